@@ -1,0 +1,1 @@
+"""Store to bundle: graphs, weights, and the check against torch. Needs the `export` extra."""

@@ -1,0 +1,208 @@
+"""`run_export`: a store becomes a bundle, whole or not at all."""
+
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import perf_counter
+
+import onnx_ir as ir
+
+from pluto_edge._files import sha256, whole_folder, write_tensors, write_text
+from pluto_edge._schema import to_text
+from pluto_edge.errors import BackboneError, BundleError, ParityError, StoreError
+from pluto_edge.export import kernels
+from pluto_edge.export.backbone import load_backbone
+from pluto_edge.export.graph import GraphBuilder, WeightsFile
+from pluto_edge.export.parity import compare
+from pluto_edge.export.quantize import quantize_dynamic
+from pluto_edge.export.torch_vit import TorchViT
+from pluto_edge.export.vit_graph import build_embed, build_forward
+from pluto_edge.manifest import (
+    EMBED,
+    FORWARD,
+    MANIFEST,
+    SELECTOR,
+    WEIGHTS,
+    FileEntry,
+    Manifest,
+    ModuleEntry,
+    ParityEntry,
+    Precision,
+)
+from pluto_edge.modules import Dims, Module
+from pluto_edge.store import Store
+from pluto_edge.version import WRITER
+
+STAGES = ("backbone", "graphs", "kernels", "modules", "parity", "hashes")
+
+_TOOLS = ("torch", "timm", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "numpy")
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    path: Path
+    manifest: Manifest
+    seconds: dict[str, float]
+    cuda: str
+
+    @property
+    def bytes(self) -> int:
+        return sum(f.size for f in self.manifest.files.values())
+
+
+def run_export(
+    store: str | Path,
+    out: str | Path,
+    *,
+    precision: Precision = "fp32",
+    force: bool = False,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> ExportReport:
+    """Compile `store` into the bundle `out`; nothing is left at `out` when anything goes wrong.
+
+    Args:
+        store: a module store.
+        out: the bundle's folder. One that is there already is replaced only with `force`, and only if it is
+            a bundle.
+        precision: `fp32`; `fp16` for CUDA; `int8` for CPU (`forward` only).
+        on_stage: called with each of `STAGES` when it starts.
+    """
+    source, out = Store(store), Path(out)
+    _check_target(out, force)
+    if not source.names:
+        raise StoreError(f"{source.path}: the store holds no module")
+    clock = _Clock(on_stage)
+    with whole_folder(out) as folder:
+        clock.start("backbone")
+        vit = TorchViT(load_backbone(source))
+        dims, size = source.config.dims, source.config.preprocessing.size
+        clock.start("graphs")
+        _write_graphs(folder, vit, dims, precision, source.config.backbone.architecture)
+        clock.start("kernels")
+        cuda = _check_kernels(folder, precision)
+        clock.start("modules")
+        checked = _write_modules(folder, source, vit)
+        clock.start("parity")
+        parity = tuple(compare(folder, vit, checked, size, precision))
+        _check_parity(parity)
+        clock.start("hashes")
+        manifest = Manifest(
+            architecture=source.config.backbone.architecture,
+            precision=precision,
+            dims=dims,
+            tokens=vit.layout.tokens,
+            preprocessing=source.config.preprocessing,
+            classes=source.config.classes,
+            modules=tuple(_entry(source, name) for name in source.names),
+            files=_hash_files(folder),
+            parity=parity,
+            tools=_tools(),
+        )
+        write_text(folder / MANIFEST, to_text(manifest))
+    return ExportReport(out, manifest, clock.stop(), cuda)
+
+
+class _Clock:
+    def __init__(self, on_stage: Callable[[str], None]) -> None:
+        self._on_stage, self._seconds = on_stage, dict[str, float]()
+        self._stage, self._since = "", perf_counter()
+
+    def start(self, stage: str) -> None:
+        self.stop()
+        self._stage, self._since = stage, perf_counter()
+        self._on_stage(stage)
+
+    def stop(self) -> dict[str, float]:
+        if self._stage:
+            self._seconds[self._stage] = perf_counter() - self._since
+        return self._seconds
+
+
+def _check_target(out: Path, force: bool) -> None:
+    if not out.exists():
+        return
+    if not out.is_dir() or (any(out.iterdir()) and not (out / MANIFEST).is_file()):
+        raise BundleError(f"{out}: exists and is not a bundle; choose another --out")
+    if any(out.iterdir()) and not force:
+        raise BundleError(f"{out}: there is a bundle already; replace it with --force")
+
+
+def _write_graphs(folder: Path, vit: TorchViT, dims: Dims, precision: Precision, architecture: str) -> None:
+    metadata = {"pluto_edge.writer": WRITER, "pluto_edge.backbone": architecture, "pluto_edge.kind": dims.kind}
+    dtype = ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.FLOAT
+    weights = WeightsFile(folder / WEIGHTS)
+    try:
+        embed = GraphBuilder("embed", weights, dtype)
+        build_embed(embed, vit.vit)
+        embed.save(folder / EMBED, metadata)
+        if precision != "int8":
+            forward = GraphBuilder("forward", weights, dtype)
+            build_forward(forward, vit.vit, dims)
+            forward.save(folder / FORWARD, metadata)
+            return
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            plain = Path(scratch) / FORWARD
+            own = WeightsFile(plain.with_name(WEIGHTS))
+            forward = GraphBuilder("forward", own, dtype)
+            build_forward(forward, vit.vit, dims)
+            own.close()
+            forward.save(plain, metadata)
+            quantize_dynamic(plain, folder / FORWARD, weights, metadata)
+    finally:
+        weights.close()
+
+
+def _check_kernels(folder: Path, precision: Precision) -> str:
+    names = (EMBED,) if precision == "int8" else (EMBED, FORWARD)
+    problems = [p for name in names for p in kernels.without_cuda_kernel(folder / name)]
+    if problems:
+        raise BackboneError("on CUDA these would run on the CPU: " + "; ".join(problems))
+    if precision == "int8":
+        return "int8 forward runs on CPU only"
+    return f"a CUDA kernel for every operator (ONNX Runtime {kernels.table()['commit'][:10]})"
+
+
+def _write_modules(folder: Path, store: Store, vit: TorchViT) -> list[Module]:
+    """Copy modules and selector into the bundle; give back the few that parity uses."""
+    (folder / "modules").mkdir()
+    start = {k: v.numpy() for k, v in vit.backbone_ln().items()}
+    checked = []
+    for index, name in enumerate(store.names):
+        module = store.load_module(name)
+        write_tensors(folder / "modules" / f"{name}.safetensors", {**start, **module.tensors})
+        if index < 3:
+            checked.append(module)
+    write_tensors(folder / SELECTOR, store.load_selector().tensors)
+    return checked
+
+
+def _check_parity(parity: tuple[ParityEntry, ...]) -> None:
+    failed = [e for e in parity if not e.passed]
+    if failed:
+        lines = "; ".join(
+            f"{e.output} at batch {e.batch}: {e.error:.1e}, tolerance {e.tolerance:.0e}" for e in failed
+        )
+        raise ParityError(f"the graphs do not agree with torch, so no bundle was written: {lines}", parity)
+
+
+def _entry(store: Store, name: str) -> ModuleEntry:
+    config = store.module_config(name)
+    return ModuleEntry(name=name, source=config.source, metrics=config.metrics)
+
+
+def _hash_files(folder: Path) -> dict[str, FileEntry]:
+    paths = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {p.relative_to(folder).as_posix(): FileEntry(sha256(p), p.stat().st_size) for p in paths}
+
+
+def _tools() -> dict[str, str]:
+    tools = {"python": platform.python_version()}
+    for name in _TOOLS:
+        try:
+            tools[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return tools

@@ -1,0 +1,128 @@
+"""A thin layer over onnx-ir: emit operators, keep large weights in one file that all graphs share."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+OPSET = 20  # the first with Gelu; every operator used is in it
+IR_VERSION = 9
+INLINE_BYTES = 1024  # smaller tensors stay in the graph
+
+Value = ir.Value
+
+
+class WeightsFile:
+    """External data: each named tensor is written once, whatever number of graphs uses it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._entries: dict[str, ir.ExternalTensor] = {}
+        self._file = path.open("wb")
+
+    def add(self, name: str, array: NDArray[Any]) -> ir.ExternalTensor:
+        key = f"{name}:{array.dtype}"
+        if key not in self._entries:
+            data = np.ascontiguousarray(array)
+            # pages of their own for matrices, so that mapping them shares no page with a neighbour
+            align = 4096 if data.nbytes >= 65536 else 64
+            self._file.write(b"\0" * (-self._file.tell() % align))
+            self._entries[key] = ir.ExternalTensor(
+                self.path.name,
+                self._file.tell(),
+                data.nbytes,
+                ir.DataType.from_numpy(data.dtype),
+                shape=ir.Shape(data.shape),
+                name=name,
+                base_dir=str(self.path.parent),
+            )
+            self._file.write(data.tobytes())
+        return self._entries[key]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class GraphBuilder:
+    """Records nodes, constants and weights; `save` writes the graph.
+
+    `op("Add", a, b)` emits a node and gives its output; `op("Split", x, outputs=3, axis=-1)` gives three.
+    """
+
+    def __init__(self, name: str, weights: WeightsFile, dtype: ir.DataType = ir.DataType.FLOAT) -> None:
+        self.name = name
+        self.weights = weights
+        self.dtype = dtype
+        self._tape = ir.tape.Tape()
+        self._inputs: list[Value] = []
+        self._outputs: list[Value] = []
+        self._constants: dict[tuple[str, bytes, tuple[int, ...]], Value] = {}
+        self._weights: dict[str, Value] = {}
+
+    def input(self, name: str, shape: Sequence[int | str], doc: str) -> Value:
+        """A float32 graph input, converted to the graph's own type."""
+        value = ir.Value(
+            name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape), doc_string=doc
+        )
+        self._inputs.append(value)
+        return value if self.dtype == ir.DataType.FLOAT else self.op("Cast", value, to=self.dtype)
+
+    def output(self, name: str, value: Value, shape: Sequence[int | str], doc: str) -> None:
+        """A float32 graph output."""
+        kind = "Identity" if self.dtype == ir.DataType.FLOAT else "Cast"
+        attributes = {"to": ir.DataType.FLOAT} if kind == "Cast" else {}
+        out = self.op(kind, value, **attributes)
+        out.name, out.type, out.shape = name, ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
+        out.doc_string = doc
+        self._outputs.append(out)
+
+    def op(self, kind: str, *inputs: Value | None, outputs: int = 1, **attributes: Any) -> Any:
+        if outputs == 1:
+            return self._tape.op(kind, inputs, attributes)
+        return self._tape.op_multi_out(kind, inputs, attributes, num_outputs=outputs)
+
+    def ints(self, *values: int) -> Value:
+        """A small int64 vector: a shape, an axis list, a bound."""
+        return self.constant(np.array(values, np.int64))
+
+    def scalar(self, value: float) -> Value:
+        return self.constant(np.array(value, self.dtype.numpy()))
+
+    def index(self, value: int) -> Value:
+        return self.constant(np.array(value, np.int64))
+
+    def constant(self, array: NDArray[Any]) -> Value:
+        key = (str(array.dtype), array.tobytes(), array.shape)
+        if key not in self._constants:
+            name = f"constant_{len(self._constants)}"
+            self._constants[key] = self._tape.initializer(ir.tensor(array, name=name))
+        return self._constants[key]
+
+    def weight(self, name: str, array: NDArray[np.float32]) -> Value:
+        """A frozen tensor of the backbone, in the graph's own type; large ones go to the shared file."""
+        if name not in self._weights:
+            data = array.astype(self.dtype.numpy(), copy=False)
+            tensor = (
+                self.weights.add(name, data) if data.nbytes > INLINE_BYTES else ir.tensor(data, name=name)
+            )
+            self._weights[name] = self._tape.initializer(tensor, name=name)
+        return self._weights[name]
+
+    def model(self, metadata: dict[str, str]) -> ir.Model:
+        graph = ir.Graph(
+            self._inputs,
+            self._outputs,
+            nodes=self._tape.nodes,
+            initializers=self._tape.initializers,
+            opset_imports={"": OPSET},
+            name=self.name,
+        )
+        model = ir.Model(graph, ir_version=IR_VERSION, producer_name="pluto-edge")
+        model.metadata_props.update(metadata)
+        return model
+
+    def save(self, path: Path, metadata: dict[str, str]) -> None:
+        ir.save(self.model(metadata), path)

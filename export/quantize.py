@@ -1,0 +1,45 @@
+"""int8: the frozen MatMuls of `forward`, with ONNX Runtime's own quantizer."""
+
+import logging
+import tempfile
+from pathlib import Path
+
+import onnx_ir as ir
+
+from pluto_edge._ort import onnxruntime  # noqa: F401  sets telemetry before the quantizer imports it
+from pluto_edge.export.graph import INLINE_BYTES, WeightsFile
+
+
+def quantize_dynamic(graph: Path, target: Path, weights: WeightsFile, metadata: dict[str, str]) -> None:
+    """Write `graph` (fp32) to `target` with int8 weights in `weights`, activations quantized as they come.
+
+    Only MatMuls with a constant second factor change: attention's own products and everything a module brings
+    stay fp32. Weights keep 7 bits (reduce_range): processors without VNNI add two products in 16 bits, and
+    with 8 bits these saturate.
+    """
+    from onnxruntime.quantization import QuantType
+    from onnxruntime.quantization import quantize_dynamic as quantize
+
+    logging.getLogger().setLevel(max(logging.getLogger().level, logging.WARNING))
+    with tempfile.TemporaryDirectory() as folder:
+        temporary = Path(folder) / "quantized.onnx"
+        quantize(
+            graph,
+            temporary,
+            op_types_to_quantize=["MatMul"],
+            per_channel=True,
+            reduce_range=True,
+            weight_type=QuantType.QInt8,
+            use_external_data_format=True,
+            extra_options={"MatMulConstBOnly": True, "DefaultTensorType": 1},
+        )
+        model = ir.load(temporary)
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            if tensor is not None and tensor.nbytes > INLINE_BYTES:
+                value.const_value = weights.add(f"{value.name}", tensor.numpy())
+            elif tensor is not None:
+                value.const_value = ir.tensor(tensor.numpy(), name=value.name)
+        model.metadata_props.update(metadata)
+        model.producer_name = "pluto-edge"
+        ir.save(model, target)

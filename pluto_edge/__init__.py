@@ -1,0 +1,80 @@
+"""pluto-edge: pick, blend and adapt small domain modules of a frozen Vision Transformer, on the device.
+
+    from pluto_edge import Runtime
+
+    runtime = Runtime("bundle/")
+    prediction = runtime.predict(frame)
+
+Names are loaded when they are first used: importing `pluto_edge` imports neither ONNX Runtime nor torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from pluto_edge.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from pluto_edge.errors import (
+        BackboneError,
+        BundleError,
+        ConfigError,
+        ImageError,
+        MissingExtraError,
+        ParityError,
+        PlutoError,
+        ProviderError,
+        StoreError,
+    )
+    from pluto_edge.manifest import Bundle, Manifest
+    from pluto_edge.preprocess import Preprocessing
+    from pluto_edge.runtime.runtime import Prediction, Runtime
+    from pluto_edge.store import Store
+
+_HOME = {
+    "BackboneError": "errors",
+    "Bundle": "manifest",
+    "BundleError": "errors",
+    "ConfigError": "errors",
+    "ImageError": "errors",
+    "Manifest": "manifest",
+    "MissingExtraError": "errors",
+    "ParityError": "errors",
+    "PlutoError": "errors",
+    "Prediction": "runtime.runtime",
+    "Preprocessing": "preprocess",
+    "ProviderError": "errors",
+    "Runtime": "runtime.runtime",
+    "Store": "store",
+    "StoreError": "errors",
+}
+
+__all__ = [
+    "BackboneError",
+    "Bundle",
+    "BundleError",
+    "ConfigError",
+    "ImageError",
+    "Manifest",
+    "MissingExtraError",
+    "ParityError",
+    "PlutoError",
+    "Prediction",
+    "Preprocessing",
+    "ProviderError",
+    "Runtime",
+    "Store",
+    "StoreError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'pluto_edge' has no attribute {name!r}")
+    value = getattr(import_module(f"pluto_edge.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

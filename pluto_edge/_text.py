@@ -1,0 +1,35 @@
+"""Plain tables and sizes for terminals; on a device there is nothing to install for them."""
+
+from collections.abc import Sequence
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()) -> str:
+    """Columns two spaces apart under a rule; columns in `right` are aligned to the right."""
+    cells = [[str(c) for c in row] for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        parts = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        return "  ".join(parts).rstrip()
+
+    rule = "  ".join("─" * w for w in widths)
+    return "\n".join([line(cells[0]), rule, *map(line, cells[1:])])
+
+
+def pairs(items: Sequence[tuple[str, object]]) -> str:
+    """Names on the left, values on the right."""
+    width = max(len(name) for name, _ in items)
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in items)
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def tick(passed: bool) -> str:
+    return "✓" if passed else "✗"

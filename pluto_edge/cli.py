@@ -1,0 +1,56 @@
+"""`pluto`: one command with subcommands, each loaded only when it is used."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from pluto_edge.errors import PlutoError
+from pluto_edge.version import WRITER
+
+# subcommand: (module with `add_arguments` and `run`, what it does)
+COMMANDS = {
+    "export": ("pluto_edge.export.cli", "compile a module store into a bundle of ONNX graphs"),
+    "info": ("pluto_edge.info", "describe a store or a bundle"),
+    "doctor": ("pluto_edge.runtime.doctor", "check what this machine has and what is slow or broken about it"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `pluto`; errors that are the user's to solve are one line on stderr and exit code 2."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="pluto",
+        description="Ship a frozen Vision Transformer with plug-in domain modules.",
+        epilog="`pluto COMMAND --help` explains one command.",
+    )
+    parser.add_argument("--version", action="version", version=WRITER)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    chosen = next((a for a in arguments if a in COMMANDS), None)
+    try:
+        for name, (module, summary) in COMMANDS.items():
+            command = commands.add_parser(
+                name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
+            )
+            if name == chosen:
+                implementation = import_module(module)
+                implementation.add_arguments(command)
+        options = parser.parse_args(arguments)
+        return int(implementation.run(options))
+    except PlutoError as error:
+        print(f"pluto: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("pluto: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 141
+
+
+def export_main() -> int:
+    """`pluto-export` is `pluto export`."""
+    return main(["export", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

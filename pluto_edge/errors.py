@@ -1,0 +1,69 @@
+"""Everything that pluto-edge raises on purpose.
+
+PlutoError
+├── ConfigError         an argument or option has a value that makes no sense
+├── StoreError          a module store is missing, malformed or inconsistent
+├── BundleError         a bundle is missing, damaged, too new, or not what its manifest says
+├── BackboneError       a Vision Transformer that the exporter does not compile, or cannot load
+├── ParityError         an exported graph disagrees with torch
+├── ProviderError       ONNX Runtime does not run where it was asked to
+├── ImageError          images that cannot be turned into a batch
+└── MissingExtraError   an optional dependency is not installed
+
+Catch `PlutoError` to catch them all. A message says what was wrong, where, and what to do.
+"""
+
+__all__ = [
+    "BackboneError",
+    "BundleError",
+    "ConfigError",
+    "ImageError",
+    "MissingExtraError",
+    "ParityError",
+    "PlutoError",
+    "ProviderError",
+    "StoreError",
+]
+
+
+class PlutoError(Exception):
+    """Base of every error that pluto-edge raises on purpose."""
+
+
+class ConfigError(PlutoError, ValueError):
+    """An argument or option has a value that makes no sense."""
+
+
+class StoreError(PlutoError):
+    """A module store is missing, malformed or inconsistent."""
+
+
+class BundleError(PlutoError):
+    """A bundle is missing, damaged, too new, or not what its manifest says."""
+
+
+class BackboneError(PlutoError):
+    """A Vision Transformer that the exporter does not compile, or cannot load."""
+
+
+class ParityError(PlutoError):
+    """An exported graph disagrees with torch; `entries` has every comparison that was made."""
+
+    def __init__(self, message: str, entries: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.entries = entries
+
+
+class ProviderError(PlutoError):
+    """ONNX Runtime does not run where it was asked to."""
+
+
+class ImageError(PlutoError, ValueError):
+    """Images that cannot be turned into a batch."""
+
+
+class MissingExtraError(PlutoError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f'{package} is not installed; run: pip install "pluto-edge[{extra}]"')

@@ -1,0 +1,156 @@
+"""The bundle's description: what the exporter promises and the runtime checks.
+
+bundle/
+  manifest.json                   Manifest
+  embed.onnx  forward.onnx        the graphs (docs/bundle.md has their inputs and outputs)
+  weights.bin                     external data of all graphs
+  modules/<name>.safetensors      one per module
+  selector.safetensors
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pluto_edge._files import check_name, inside, read_tensors, sha256
+from pluto_edge._schema import check_version, decode, read_json
+from pluto_edge.errors import BundleError, ConfigError
+from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims, Module, SelectorWeights, check_tensors
+from pluto_edge.preprocess import Preprocessing
+from pluto_edge.version import WRITER
+
+__all__ = ["Bundle", "FileEntry", "Manifest", "ModuleEntry", "ParityEntry", "Precision"]
+
+SCHEMA_VERSION = 1
+MAX_DIM = 1_000_000
+MANIFEST, EMBED, FORWARD, WEIGHTS = "manifest.json", "embed.onnx", "forward.onnx", "weights.bin"
+SELECTOR = "selector.safetensors"
+
+Precision = Literal["fp32", "fp16", "int8"]
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    sha256: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if len(self.sha256) != 64 or self.size < 0:
+            raise ConfigError(f"not a sha256 and a size: {self.sha256[:80]!r}, {self.size}")
+
+
+@dataclass(frozen=True)
+class ModuleEntry:
+    """A row of the module table."""
+
+    name: str
+    source: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "module", ConfigError)
+
+    @property
+    def file(self) -> str:
+        return f"modules/{self.name}.safetensors"
+
+
+@dataclass(frozen=True)
+class ParityEntry:
+    """One comparison with torch: the largest error, its tolerance, and what both are measured in."""
+
+    output: str
+    batch: int
+    error: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        return self.error <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`manifest.json`."""
+
+    architecture: str
+    precision: Precision
+    dims: Dims
+    tokens: int
+    preprocessing: Preprocessing
+    classes: tuple[str, ...]
+    modules: tuple[ModuleEntry, ...]
+    files: dict[str, FileEntry]
+    parity: tuple[ParityEntry, ...] = ()
+    tools: dict[str, str] = field(default_factory=dict)
+    writer: str = WRITER
+    schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if len(self.classes) != self.dims.classes:
+            raise ConfigError(f"classes: {len(self.classes)} names for {self.dims.classes} classes")
+        if not self.modules:
+            raise ConfigError("modules: a bundle has at least one module")
+        if len({m.name for m in self.modules}) < len(self.modules):
+            raise ConfigError("modules: a name is there twice")
+        for name in ("size", "width", "depth", "classes"):
+            if getattr(self.dims, name) > MAX_DIM:
+                raise ConfigError(f"dims.{name}: {getattr(self.dims, name)} is beyond {MAX_DIM:,}")
+        needed = [EMBED, FORWARD, WEIGHTS, SELECTOR, *(m.file for m in self.modules)]
+        absent = [n for n in needed if n not in self.files]
+        if absent:
+            raise ConfigError(f"files: {absent[0]!r} is not listed")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(m.name for m in self.modules)
+
+
+class Bundle:
+    """A bundle on disk, with every file present and of the size (and hash) that the manifest gives."""
+
+    def __init__(self, path: str | Path, verify: bool = True) -> None:
+        self.path = Path(path)
+        file = self.path / MANIFEST
+        if not file.is_file():
+            raise BundleError(f"{self.path}: not a bundle (there is no {MANIFEST} in it)")
+        data = read_json(file, BundleError)
+        check_version(data, SCHEMA_VERSION, str(file), BundleError)
+        self.manifest = decode(Manifest, data, file.name, BundleError)
+        for name, entry in self.manifest.files.items():
+            self._check_file(name, entry, verify)
+
+    def file(self, name: str) -> Path:
+        return inside(self.path, name, BundleError)
+
+    def load_module(self, name: str) -> Module:
+        entry = next((m for m in self.manifest.modules if m.name == name), None)
+        if entry is None:
+            raise BundleError(f"{self.path}: no module {name!r}; there are: {', '.join(self.manifest.names)}")
+        dims = self.manifest.dims
+        module = Module(name, dims, read_tensors(self.file(entry.file), BundleError))
+        ln = dict.fromkeys((LN_SCALE, LN_BIAS), dims.ln_shape)
+        check_tensors(module.tensors, {**dims.shapes, **ln}, entry.file, BundleError)
+        return module
+
+    def load_selector(self) -> SelectorWeights:
+        return SelectorWeights.from_tensors(
+            read_tensors(self.file(SELECTOR), BundleError),
+            width=self.manifest.dims.width,
+            classes=self.manifest.dims.classes,
+            where=SELECTOR,
+            error=BundleError,
+        )
+
+    def _check_file(self, name: str, entry: FileEntry, verify: bool) -> None:
+        file = self.file(name)
+        if not file.is_file():
+            raise BundleError(f"{self.path}: {name} is missing; export or copy the bundle again")
+        size = file.stat().st_size
+        if size != entry.size:
+            raise BundleError(
+                f"{self.path}: {name} has {size:,} bytes, the manifest says {entry.size:,}; "
+                "it is truncated or was changed: export or copy the bundle again"
+            )
+        if verify and sha256(file) != entry.sha256:
+            raise BundleError(f"{self.path}: {name} was changed since export (its sha256 differs)")

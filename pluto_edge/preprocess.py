@@ -1,0 +1,172 @@
+"""Images to a normalised batch, with the backbone's own resize, crop and constants.
+
+The same code prepares images for training and on the device. It reproduces timm's evaluation transform for
+the backbone (tested against it), so that nobody has to remember mean, standard deviation or interpolation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import floor
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from pluto_edge.errors import ConfigError, ImageError
+
+__all__ = ["ImageBatch", "Images", "Preprocessing"]
+
+Pixels = NDArray[np.float32]
+Images = (
+    NDArray[np.uint8]
+    | NDArray[np.float32]
+    | Image.Image
+    | Sequence[NDArray[np.uint8]]
+    | Sequence[Image.Image]
+)
+
+MAX_SIDE = 4096
+WANTED = (
+    "want one HWC uint8 RGB array or PIL image, a list of them, an NHWC uint8 batch, "
+    "or an already normalised NCHW float batch"
+)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """timm's data configuration: what the backbone was trained to see."""
+
+    size: tuple[int, int]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    interpolation: Literal["nearest", "bilinear", "bicubic", "box", "hamming", "lanczos"] = "bicubic"
+    crop_pct: float = 0.875
+    crop_mode: Literal["center", "squash", "border"] = "center"
+
+    def __post_init__(self) -> None:
+        if not all(1 <= side <= MAX_SIDE for side in self.size):
+            raise ConfigError(f"size: want (height, width) of 1 to {MAX_SIDE} pixels, got {self.size}")
+        if not all(s > 0 for s in self.std):
+            raise ConfigError(f"std: want three positive numbers, got {self.std}")
+        if not 0.05 <= self.crop_pct <= 1:
+            raise ConfigError(f"crop_pct: want 0.05 to 1, got {self.crop_pct}")
+
+    @cached_property
+    def table(self) -> Pixels:
+        """[3, 256]: the normalised value of every byte in every channel."""
+        byte = np.arange(256, dtype=np.float32) / np.float32(255)
+        mean, std = (np.array(v, np.float32)[:, None] for v in (self.mean, self.std))
+        return np.asarray((byte - mean) / std, np.float32)
+
+    def __call__(self, image: Image.Image) -> Pixels:
+        """One image as normalised [3, H, W]."""
+        rgb = np.asarray(self.resize(image if image.mode == "RGB" else image.convert("RGB")))
+        return np.stack([self.table[c][rgb[..., c]] for c in range(3)])
+
+    def resize(self, image: Image.Image) -> Image.Image:
+        """Resized and cropped to `size`, as timm does for this `crop_mode`."""
+        height, width = (floor(side / self.crop_pct) for side in self.size)
+        if self.crop_mode == "squash":
+            return _crop(self._scale(image, height, width), self.size, (0, 0, 0))
+        if self.crop_mode == "border":
+            ratio = max(image.height / height, image.width / width)
+            scaled = self._scale(image, round(image.height / ratio), round(image.width / ratio))
+            r, g, b = (round(255 * m) for m in self.mean)
+            return _crop(scaled, self.size, (r, g, b))
+        if height == width:  # the short side becomes `height`, the other follows, rounded down
+            short = min(image.size)
+            return _crop(
+                self._scale(image, int(height * image.height / short), int(height * image.width / short)),
+                self.size,
+                (0, 0, 0),
+            )
+        ratio = min(image.height / height, image.width / width)
+        scaled = image.resize(
+            (round(image.width / ratio), round(image.height / ratio)),
+            Image.Resampling.BILINEAR,  # timm ignores the backbone's interpolation in this branch
+        )
+        return _crop(scaled, self.size, (0, 0, 0))
+
+    def _scale(self, image: Image.Image, height: int, width: int) -> Image.Image:
+        size = (max(width, 1), max(height, 1))
+        return image if image.size == size else image.resize(size, Image.Resampling[self.interpolation.upper()])
+
+
+def _crop(image: Image.Image, size: tuple[int, int], fill: tuple[int, int, int]) -> Image.Image:
+    """The centre of the image; where it is smaller than `size`, a border."""
+    height, width = size
+    if image.height < height or image.width < width:
+        canvas = Image.new("RGB", (max(width, image.width), max(height, image.height)), fill)
+        canvas.paste(image, (max(width - image.width, 0) // 2, max(height - image.height, 0) // 2))
+        image = canvas
+    top, left = round((image.height - height) / 2), round((image.width - width) / 2)
+    return image.crop((left, top, left + width, top + height))
+
+
+class ImageBatch:
+    """Checked images of any accepted form; `batch[a:b]` is prepared when it is asked for.
+
+    Slicing keeps memory flat: only one micro-batch of normalised pixels exists at a time.
+    """
+
+    def __init__(self, images: Images, preprocessing: Preprocessing) -> None:
+        self._preprocessing = preprocessing
+        self._items: Sequence[object] | Pixels
+        if isinstance(images, np.ndarray):
+            self._items = _array_items(images, preprocessing.size)
+        elif isinstance(images, Image.Image):
+            self._items = [images]
+        elif isinstance(images, Sequence) and not isinstance(images, str | bytes):
+            self._items = images
+        else:
+            raise ImageError(f"{WANTED}; got {type(images).__name__}")
+        if len(self._items) == 0:
+            raise ImageError(f"{WANTED}; got no image at all")
+        if not isinstance(self._items, np.ndarray):
+            for index, item in enumerate(self._items):
+                _check_image(item, index)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, part: slice) -> Pixels:
+        """Normalised [n, 3, H, W]."""
+        if isinstance(self._items, np.ndarray):
+            return np.ascontiguousarray(self._items[part], dtype=np.float32)
+        return np.stack([self._preprocessing(_to_pil(item)) for item in self._items[part]])
+
+
+def _array_items(array: NDArray[np.generic], size: tuple[int, int]) -> Sequence[object] | Pixels:
+    if array.dtype == np.uint8 and array.ndim in (3, 4):
+        return [array] if array.ndim == 3 else list(array)
+    if not np.issubdtype(array.dtype, np.floating) or array.ndim != 4:
+        raise ImageError(f"{WANTED}; got an array of {array.dtype} {list(array.shape)}")
+    if array.shape[1:] != (3, *size):
+        raise ImageError(
+            f"a float batch is NCHW and already normalised, here [N, 3, {size[0]}, {size[1]}]; "
+            f"got {list(array.shape)}"
+        )
+    batch = array.astype(np.float32, copy=False)
+    if not np.isfinite(batch).all():
+        bad = int(np.flatnonzero(~np.isfinite(batch).all(axis=(1, 2, 3)))[0])
+        raise ImageError(f"image {bad} of the float batch holds NaN or infinity")
+    return batch
+
+
+def _check_image(item: object, index: int) -> None:
+    if isinstance(item, Image.Image):
+        if 0 in item.size:
+            raise ImageError(f"image {index} has no pixels: {item.width} x {item.height}")
+        return
+    if not isinstance(item, np.ndarray):
+        raise ImageError(f"{WANTED}; image {index} is a {type(item).__name__}")
+    if item.dtype != np.uint8 or item.ndim != 3 or item.shape[2] != 3:
+        raise ImageError(f"image {index}: want HWC uint8 with 3 channels, got {item.dtype} {list(item.shape)}")
+    if 0 in item.shape:
+        raise ImageError(f"image {index} has no pixels: shape {list(item.shape)}")
+
+
+def _to_pil(item: object) -> Image.Image:
+    return item if isinstance(item, Image.Image) else Image.fromarray(np.ascontiguousarray(item))

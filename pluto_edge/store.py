@@ -1,0 +1,203 @@
+"""The module store: what training writes and the exporter reads.
+
+store/
+  store.json                      StoreConfig
+  backbone.safetensors            unless the backbone is a timm pretrained tag
+  selector.safetensors
+  modules/<name>/                 adapter_config.json, adapter_model.safetensors, README.md
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pluto_edge._files import check_name, inside, read_tensors, whole_folder, write_tensors, write_text
+from pluto_edge._schema import check_version, decode, read_json, to_text
+from pluto_edge.errors import ConfigError, StoreError
+from pluto_edge.modules import Dims, Kind, Module, SelectorWeights, check_module
+from pluto_edge.preprocess import Preprocessing
+from pluto_edge.version import WRITER
+
+__all__ = ["Backbone", "ModuleConfig", "Store", "StoreConfig"]
+
+SCHEMA_VERSION = 1
+MAX_CLASSES = 100_000
+
+Scalar = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A timm VisionTransformer by name, and where its weights are.
+
+    `options` go to `timm.create_model` (numbers, texts and booleans only). `pretrained` names the tag whose
+    weights timm downloads; without it they are in `backbone.safetensors`.
+    """
+
+    architecture: str
+    width: int
+    depth: int
+    options: dict[str, Scalar] = field(default_factory=dict)
+    pretrained: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.depth < 1:
+            raise ConfigError(f"width and depth: want at least 1, got {self.width} and {self.depth}")
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """`store.json`. `sources` are the module names, in order."""
+
+    backbone: Backbone
+    preprocessing: Preprocessing
+    classes: tuple[str, ...]
+    kind: Kind
+    size: int
+    sources: tuple[str, ...] = ()
+    writer: str = WRITER
+    schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.classes) <= MAX_CLASSES:
+            raise ConfigError(f"classes: want 2 to {MAX_CLASSES:,}, got {len(self.classes)}")
+        for what, names in (("classes", self.classes), ("sources", self.sources)):
+            twice = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) < len(names) else []
+            if twice:
+                raise ConfigError(f"{what}: {twice[0]!r} is there twice")
+        for name in self.sources:
+            check_name(name, "sources", ConfigError)
+        _ = self.dims
+
+    @property
+    def dims(self) -> Dims:
+        return Dims(self.kind, self.size, self.backbone.width, self.backbone.depth, len(self.classes))
+
+
+@dataclass(frozen=True)
+class ModuleConfig:
+    """`adapter_config.json`: enough to tell whether a module fits a store or a bundle."""
+
+    name: str
+    kind: Kind
+    size: int
+    width: int
+    depth: int
+    classes: tuple[str, ...]
+    architecture: str
+    source: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    writer: str = WRITER
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def dims(self) -> Dims:
+        return Dims(self.kind, self.size, self.width, self.depth, len(self.classes))
+
+
+class Store:
+    """A module store on disk. Opening it checks `store.json`; tensors are read and checked when asked for."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        file = self.path / "store.json"
+        if not file.is_file():
+            raise StoreError(f"{self.path}: not a module store (there is no store.json in it)")
+        data = read_json(file, StoreError)
+        check_version(data, SCHEMA_VERSION, str(file), StoreError)
+        self.config = decode(StoreConfig, data, file.name, StoreError)
+
+    @classmethod
+    def create(cls, path: str | Path, config: StoreConfig) -> "Store":
+        """A new store with no module yet; a folder that is not empty is refused."""
+        path = Path(path)
+        if path.exists() and any(path.iterdir()):
+            raise StoreError(f"{path}: the folder exists and is not empty")
+        path.mkdir(parents=True, exist_ok=True)
+        write_text(path / "store.json", to_text(config))
+        return cls(path)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.config.sources
+
+    @property
+    def backbone_file(self) -> Path:
+        return self.path / "backbone.safetensors"
+
+    @property
+    def selector_file(self) -> Path:
+        return self.path / "selector.safetensors"
+
+    def set_config(self, **changes: Any) -> None:
+        values = {**self.config.__dict__, **changes}
+        self.config = StoreConfig(**values)
+        write_text(self.path / "store.json", to_text(self.config))
+
+    def module_config(self, name: str) -> ModuleConfig:
+        if name not in self.names:
+            raise StoreError(f"{self.path}: no module {name!r}; there are: {', '.join(self.names) or 'none'}")
+        config = read_module_config(inside(self.path, f"modules/{name}", StoreError))
+        _check_fits(config, self.config, f"{self.path}: module {name!r}")
+        if config.name != name:
+            raise StoreError(f"{self.path}: modules/{name} says that its name is {config.name!r}")
+        return config
+
+    def load_module(self, name: str) -> Module:
+        config = self.module_config(name)
+        return read_module(self.path / "modules" / name, config)
+
+    def save_module(self, module: Module, config: ModuleConfig, card: str = "") -> None:
+        """Write or replace one module, whole, and list it in `sources`."""
+        check_name(module.name, "module", StoreError)
+        _check_fits(config, self.config, f"module {module.name!r}")
+        if module.dims != config.dims or module.name != config.name:
+            raise StoreError(f"module {module.name!r}: tensors and description do not belong together")
+        check_module(module, f"module {module.name!r}", StoreError)
+        with whole_folder(self.path / "modules" / module.name) as folder:
+            write_tensors(folder / "adapter_model.safetensors", module.tensors)
+            write_text(folder / "adapter_config.json", to_text(config))
+            write_text(folder / "README.md", card or f"# {module.name}\n")
+        if module.name not in self.names:
+            self.set_config(sources=(*self.names, module.name))
+
+    def load_selector(self) -> SelectorWeights:
+        if not self.selector_file.is_file():
+            raise StoreError(f"{self.path}: there is no selector.safetensors; train one with `pluto train`")
+        return SelectorWeights.from_tensors(
+            read_tensors(self.selector_file, StoreError),
+            width=self.config.backbone.width,
+            classes=len(self.config.classes),
+            where=str(self.selector_file),
+            error=StoreError,
+        )
+
+    def save_selector(self, weights: SelectorWeights) -> None:
+        write_tensors(self.selector_file, weights.tensors)
+
+
+def read_module_config(folder: Path) -> ModuleConfig:
+    file = folder / "adapter_config.json"
+    data = read_json(file, StoreError)
+    check_version(data, SCHEMA_VERSION, str(file), StoreError)
+    return decode(ModuleConfig, data, str(file), StoreError)
+
+
+def read_module(folder: Path, config: ModuleConfig) -> Module:
+    file = folder / "adapter_model.safetensors"
+    module = Module(config.name, config.dims, read_tensors(file, StoreError))
+    check_module(module, str(file), StoreError)
+    return module
+
+
+def _check_fits(module: ModuleConfig, store: StoreConfig, where: str) -> None:
+    if module.classes != store.classes:
+        only = sorted(set(module.classes) ^ set(store.classes))
+        detail = f"they differ in {only[0]!r}" if only else "the same classes in another order"
+        raise StoreError(f"{where}: its classes are not the store's ({detail})")
+    if module.architecture != store.backbone.architecture:
+        raise StoreError(
+            f"{where}: made for {module.architecture}, the store's backbone is {store.backbone.architecture}"
+        )
+    if module.dims != store.dims:
+        raise StoreError(f"{where}: it is {module.dims}, the store holds {store.dims}")

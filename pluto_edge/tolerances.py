@@ -1,0 +1,32 @@
+"""Every tolerance of the project, by name, with its reason.
+
+An error is the largest absolute difference divided by the largest absolute reference value (at least 1e-6):
+scale-free, so that one number serves every backbone.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+# Two fp32 implementations that sum in different orders: about sqrt(depth * width) * 6e-8, measured 1e-6 to
+# 6e-6 for ViT-Ti to ViT-B. Ten times that still catches a wrong epsilon or a GELU of the other kind.
+EMBED_FP32 = 2e-5
+LOGITS_FP32 = 1e-4
+
+# fp16 keeps 11 bits: 5e-4 a rounding, several hundred roundings deep, LayerNorm and softmax in between.
+EMBED_FP16 = 5e-3
+LOGITS_FP16 = 5e-2
+
+# Dynamic int8 of every frozen MatMul. It is a budget rather than rounding analysis: an export that loses more
+# than this has a backbone that wants calibration, and is refused.
+LOGITS_INT8 = 0.35
+
+# The selector in numpy against torch, both fp32 (absolute, on weights in 0..1).
+SELECTOR = 1e-6
+
+
+def relative_error(got: ArrayLike, want: ArrayLike) -> float:
+    """Largest absolute difference over largest absolute reference; infinite when either is not finite."""
+    a, b = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return float("inf")
+    return float(np.abs(a - b).max(initial=0.0) / max(np.abs(b).max(initial=0.0), 1e-6))

@@ -1,0 +1,1 @@
+"""Bundle to predictions, on the device: numpy and ONNX Runtime, never torch."""
