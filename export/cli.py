@@ -16,8 +16,9 @@ from pluto_edge.manifest import ParityEntry, Precision
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Compile a module store into a bundle: ONNX graphs whose module-specific tensors are inputs, the modules,\n"
-        "the selector and a manifest with checksums. Every export is compared with torch before it is kept."
+        "Compile a module store into a bundle: ONNX graphs whose module-specific tensors are inputs,\n"
+        "the modules, the selector and a manifest with checksums. Every export is compared with torch\n"
+        "before it is kept."
     )
     parser.epilog = (
         "examples:\n"
@@ -25,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  pluto-export --modules store/ --out phone/ --precision int8\n"
         "  pluto-export --modules store/ --force --json | jq .parity"
     )
-    parser.add_argument("--modules", required=True, metavar="STORE", help="module store, as `pluto train` writes")
+    parser.add_argument(
+        "--modules", required=True, metavar="STORE", help="module store, as `pluto train` writes"
+    )
     parser.add_argument("--out", default="bundle", metavar="BUNDLE", help="folder to write (default: bundle)")
     parser.add_argument(
         "--precision",
@@ -48,7 +51,11 @@ def run(options: argparse.Namespace) -> int:
     try:
         with bar:
             report = run_export(
-                options.modules, options.out, precision=options.precision, force=options.force, on_stage=on_stage
+                options.modules,
+                options.out,
+                precision=options.precision,
+                force=options.force,
+                on_stage=on_stage,
             )
     except ParityError as error:
         entries = tuple(e for e in error.entries if isinstance(e, ParityEntry))
@@ -62,9 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def parity_table(entries: tuple[ParityEntry, ...]) -> str:
-    rows = [
-        (_text.tick(e.passed), e.output, e.batch, f"{e.error:.1e}", f"{e.tolerance:.0e}") for e in entries
-    ]
+    rows = [(_text.tick(e.passed), e.output, e.batch, f"{e.error:.1e}", f"{e.tolerance:g}") for e in entries]
     return _text.table(("", "output", "batch", "error", "tolerance"), rows, right=(2, 3, 4))
 
 
@@ -82,7 +87,10 @@ def as_text(report: ExportReport) -> str:
                     *((name, _text.size(m.files[name].size)) for name in sorted(m.files) if "/" not in name),
                     ("whole bundle", _text.size(report.bytes)),
                     ("CUDA", report.cuda),
-                    ("seconds", f"{seconds:.1f}  ({', '.join(f'{k} {v:.1f}' for k, v in report.seconds.items())})"),
+                    (
+                        "seconds",
+                        f"{seconds:.1f}  ({', '.join(f'{k} {v:.1f}' for k, v in report.seconds.items())})",
+                    ),
                 ]
             ),
             "",

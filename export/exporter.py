@@ -131,28 +131,29 @@ def _check_target(out: Path, force: bool) -> None:
 
 
 def _write_graphs(folder: Path, vit: TorchViT, dims: Dims, precision: Precision, architecture: str) -> None:
-    metadata = {"pluto_edge.writer": WRITER, "pluto_edge.backbone": architecture, "pluto_edge.kind": dims.kind}
+    metadata = {
+        "pluto_edge.writer": WRITER,
+        "pluto_edge.backbone": architecture,
+        "pluto_edge.kind": dims.kind,
+    }
     dtype = ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.FLOAT
-    weights = WeightsFile(folder / WEIGHTS)
-    try:
+    with WeightsFile(folder / WEIGHTS) as weights:
         embed = GraphBuilder("embed", weights, dtype)
         build_embed(embed, vit.vit)
         embed.save(folder / EMBED, metadata)
         if precision != "int8":
-            forward = GraphBuilder("forward", weights, dtype)
-            build_forward(forward, vit.vit, dims)
-            forward.save(folder / FORWARD, metadata)
+            _write_forward(folder / FORWARD, GraphBuilder("forward", weights, dtype), vit, dims, metadata)
             return
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             plain = Path(scratch) / FORWARD
-            own = WeightsFile(plain.with_name(WEIGHTS))
-            forward = GraphBuilder("forward", own, dtype)
-            build_forward(forward, vit.vit, dims)
-            own.close()
-            forward.save(plain, metadata)
+            with WeightsFile(plain.with_name(WEIGHTS)) as own:
+                _write_forward(plain, GraphBuilder("forward", own, dtype), vit, dims, metadata)
             quantize_dynamic(plain, folder / FORWARD, weights, metadata)
-    finally:
-        weights.close()
+
+
+def _write_forward(path: Path, g: GraphBuilder, vit: TorchViT, dims: Dims, metadata: dict[str, str]) -> None:
+    build_forward(g, vit.vit, dims)
+    g.save(path, metadata)
 
 
 def _check_kernels(folder: Path, precision: Precision) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -42,14 +42,17 @@ class WeightsFile:
             self._file.write(data.tobytes())
         return self._entries[key]
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         self._file.close()
 
 
 class GraphBuilder:
     """Records nodes, constants and weights; `save` writes the graph.
 
-    `op("Add", a, b)` emits a node and gives its output; `op("Split", x, outputs=3, axis=-1)` gives three.
+    `op("Add", a, b)` emits a node and gives its output; `ops("Split", 3, x, axis=-1)` gives three.
     """
 
     def __init__(self, name: str, weights: WeightsFile, dtype: ir.DataType = ir.DataType.FLOAT) -> None:
@@ -79,10 +82,12 @@ class GraphBuilder:
         out.doc_string = doc
         self._outputs.append(out)
 
-    def op(self, kind: str, *inputs: Value | None, outputs: int = 1, **attributes: Any) -> Any:
-        if outputs == 1:
-            return self._tape.op(kind, inputs, attributes)
-        return self._tape.op_multi_out(kind, inputs, attributes, num_outputs=outputs)
+    def op(self, kind: str, *inputs: Value | None, **attributes: Any) -> Value:
+        return self._tape.op(kind, inputs, attributes)
+
+    def ops(self, kind: str, count: int, *inputs: Value | None, **attributes: Any) -> Sequence[Value]:
+        """An operator with `count` outputs."""
+        return self._tape.op_multi_out(kind, inputs, attributes, num_outputs=count)
 
     def ints(self, *values: int) -> Value:
         """A small int64 vector: a shape, an axis list, a bound."""

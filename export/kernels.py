@@ -51,8 +51,11 @@ def _problem(node: onnx.NodeProto, types: dict[str, int]) -> str | None:
     for row in rows:
         if row["since"] <= schema.since_version <= (row["until"] or OPSET):
             # a constraint that the list leaves out is an input that every kernel takes (int64 axes)
-            wrong = [f"{v}={','.join(t - set(row['types'].get(v, t)))}" for v, t in used.items()
-                     if not t <= set(row["types"].get(v, t))]
+            wrong = [
+                f"{v}={','.join(t - set(row['types'].get(v, t)))}"
+                for v, t in used.items()
+                if not t <= set(row["types"].get(v, t))
+            ]
             if not wrong:
                 return None
             return f"{domain}.{node.op_type} has no CUDA kernel for {' '.join(wrong)}"

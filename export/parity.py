@@ -28,8 +28,8 @@ def compare(
 ) -> Iterator[ParityEntry]:
     """The graphs in `folder` against torch, output by output, at every batch of `BATCHES`.
 
-    Each batch takes another of `modules`, with its LayerNorm affines disturbed: a graph that had baked them in,
-    or mixed them up, would agree with torch only where they are the backbone's.
+    Each batch takes another of `modules`, with its LayerNorm affines disturbed: a graph that had baked them
+    in, or mixed them up, would agree with torch only where they are the backbone's.
     """
     embed_tolerance, logits_tolerance = _TOLERANCES[precision]
     embed = _session(folder / EMBED)

@@ -2,12 +2,25 @@
 
 import logging
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx_ir as ir
 
 from pluto_edge._ort import onnxruntime  # noqa: F401  sets telemetry before the quantizer imports it
 from pluto_edge.export.graph import INLINE_BYTES, WeightsFile
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The quantizer advises on the root logger to run a pass that these graphs do not need."""
+    root, level = logging.getLogger(), logging.getLogger().level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
 
 
 def quantize_dynamic(graph: Path, target: Path, weights: WeightsFile, metadata: dict[str, str]) -> None:
@@ -20,8 +33,7 @@ def quantize_dynamic(graph: Path, target: Path, weights: WeightsFile, metadata: 
     from onnxruntime.quantization import QuantType
     from onnxruntime.quantization import quantize_dynamic as quantize
 
-    logging.getLogger().setLevel(max(logging.getLogger().level, logging.WARNING))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _quiet():
         temporary = Path(folder) / "quantized.onnx"
         quantize(
             graph,
@@ -37,7 +49,7 @@ def quantize_dynamic(graph: Path, target: Path, weights: WeightsFile, metadata: 
         for value in model.graph.initializers.values():
             tensor = value.const_value
             if tensor is not None and tensor.nbytes > INLINE_BYTES:
-                value.const_value = weights.add(f"{value.name}", tensor.numpy())
+                value.const_value = weights.add(value.name or "", tensor.numpy())
             elif tensor is not None:
                 value.const_value = ir.tensor(tensor.numpy(), name=value.name)
         model.metadata_props.update(metadata)

@@ -1,4 +1,4 @@
-"""The frozen ViT with a module plugged in, in torch: what is trained, and what the graphs are checked against.
+"""The frozen ViT with a module plugged in, in torch: what is trained, and what graphs are checked against.
 
 It runs timm's own patch embedding, attention and MLP; only what a module changes is written here. Tensors go
 by the names of `pluto_edge.modules`.
@@ -54,10 +54,7 @@ class TorchViT:
             x = x + h
         if not layout.norm_after_pool:
             x = self._norm(x, module, -1)
-        if layout.pool == "average":
-            x = x[:, first_patch:].mean(dim=1)
-        else:
-            x = x[:, : layout.pooled].mean(dim=1)
+        x = (x[:, first_patch:] if layout.pool == "average" else x[:, : layout.pooled]).mean(dim=1)
         return self._norm(x, module, -1) if layout.norm_after_pool else x
 
     def logits(self, tokens: Tensor, module: Params) -> Tensor:

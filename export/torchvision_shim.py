@@ -16,8 +16,6 @@ if importlib.util.find_spec("torchvision") is not None and not torch.cuda.is_ava
     try:
         import torchvision  # noqa: F401
     except RuntimeError:
-        _library = torch.library.Library("torchvision", "DEF")
-        _library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _library.define(
-            "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        )
+        _library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+        _library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+        _library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]

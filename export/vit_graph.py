@@ -89,7 +89,7 @@ class VitGraph:
         self.g, self.vit, self.dims = g, vit, dims
         self.layout = read_layout(vit)
         self.tokens = g.input("tokens", ["batch", self.layout.tokens, dims.width], "tokens from embed")
-        shapes = {**dims.shapes, LN_SCALE: dims.ln_shape, LN_BIAS: dims.ln_shape}
+        shapes = {**dims.shapes, **dims.ln_shapes}
         self.module = {name: g.input(name, shape, MODULE_DOCS[name]) for name, shape in shapes.items()}
 
     def logits(self) -> Value:

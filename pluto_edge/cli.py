@@ -12,7 +12,10 @@ from pluto_edge.version import WRITER
 COMMANDS = {
     "export": ("pluto_edge.export.cli", "compile a module store into a bundle of ONNX graphs"),
     "info": ("pluto_edge.info", "describe a store or a bundle"),
-    "doctor": ("pluto_edge.runtime.doctor", "check what this machine has and what is slow or broken about it"),
+    "doctor": (
+        "pluto_edge.runtime.doctor",
+        "check what this machine has and what is slow or broken about it",
+    ),
 }
 
 

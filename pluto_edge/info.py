@@ -32,15 +32,19 @@ def describe_bundle(bundle: Bundle) -> str:
     for name in m.names:
         bundle.load_module(name)
     selector = bundle.load_selector()
+    worst = max((e.error / e.tolerance for e in m.parity), default=0.0)
     lines = _text.pairs(
         [
-            ("bundle", f"{bundle.path}  ({_text.size(sum(f.size for f in m.files.values()))}, checksums right)"),
+            (
+                "bundle",
+                f"{bundle.path}  ({_text.size(sum(f.size for f in m.files.values()))}, checksums right)",
+            ),
             ("backbone", f"{m.architecture}, {m.precision}"),
             ("images", _images(m.preprocessing)),
             ("tokens", f"{m.tokens} of width {m.dims.width}, {m.dims.depth} blocks"),
             ("classes", _names(m.classes)),
             ("selector", f"{selector.parameters:,} parameters, width {selector.up_x.shape[1]}"),
-            ("parity", f"worst of {len(m.parity)}: {max((e.error / e.tolerance for e in m.parity), default=0):.0%} of the tolerance"),
+            ("parity", f"worst of {len(m.parity)} checks at {worst:.0%} of its tolerance"),
             ("written by", m.writer),
         ]
     )
@@ -57,7 +61,11 @@ def describe_store(store: Store) -> str:
         if store.backbone_file.is_file()
         else "backbone.safetensors is missing"
     )
-    selector = f"{store.load_selector().parameters:,} parameters" if store.selector_file.is_file() else "not trained yet"
+    selector = (
+        f"{store.load_selector().parameters:,} parameters"
+        if store.selector_file.is_file()
+        else "not trained yet"
+    )
     lines = _text.pairs(
         [
             ("store", store.path),
@@ -82,7 +90,8 @@ def _module_table(kind: str, rows: Sequence[tuple[str, str, str, str]]) -> str:
 
 
 def _images(p: Preprocessing) -> str:
-    return f"{p.size[0]} x {p.size[1]}, {p.interpolation}, {p.crop_mode} crop {p.crop_pct:g}, mean {p.mean}, std {p.std}"
+    crop = f"{p.interpolation}, {p.crop_mode} crop {p.crop_pct:g}"
+    return f"{p.size[0]} x {p.size[1]}, {crop}, mean {p.mean}, std {p.std}"
 
 
 def _names(classes: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Literal
 from pluto_edge._files import check_name, inside, read_tensors, sha256
 from pluto_edge._schema import check_version, decode, read_json
 from pluto_edge.errors import BundleError, ConfigError
-from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims, Module, SelectorWeights, check_tensors
+from pluto_edge.modules import Dims, Module, SelectorWeights, check_tensors
 from pluto_edge.preprocess import Preprocessing
 from pluto_edge.version import WRITER
 
@@ -129,8 +129,7 @@ class Bundle:
             raise BundleError(f"{self.path}: no module {name!r}; there are: {', '.join(self.manifest.names)}")
         dims = self.manifest.dims
         module = Module(name, dims, read_tensors(self.file(entry.file), BundleError))
-        ln = dict.fromkeys((LN_SCALE, LN_BIAS), dims.ln_shape)
-        check_tensors(module.tensors, {**dims.shapes, **ln}, entry.file, BundleError)
+        check_tensors(module.tensors, {**dims.shapes, **dims.ln_shapes}, entry.file, BundleError)
         return module
 
     def load_selector(self) -> SelectorWeights:

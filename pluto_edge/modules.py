@@ -62,6 +62,10 @@ class Dims:
         return (2 * self.depth + 1, self.width)
 
     @property
+    def ln_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {LN_SCALE: self.ln_shape, LN_BIAS: self.ln_shape}
+
+    @property
     def parameters(self) -> int:
         """What the paper's table counts: module and head, without LayerNorm affines."""
         return sum(prod(shape) for shape in self.shapes.values())
@@ -98,8 +102,7 @@ def check_tensors(
 
 
 def check_module(module: Module, where: str, error: Error) -> None:
-    ln = dict.fromkeys((LN_SCALE, LN_BIAS), module.dims.ln_shape)
-    check_tensors(module.tensors, module.dims.shapes, where, error, optional=ln)
+    check_tensors(module.tensors, module.dims.shapes, where, error, optional=module.dims.ln_shapes)
     if (LN_SCALE in module.tensors) != (LN_BIAS in module.tensors):
         raise error(f"{where}: {LN_SCALE} and {LN_BIAS} come together or not at all")
 
@@ -157,7 +160,7 @@ class SelectorWeights:
         rng = np.random.default_rng(seed)
 
         def matrix(rows: int, cols: int) -> Array:
-            return (rng.standard_normal((rows, cols)) / np.sqrt(rows)).astype(np.float32)
+            return np.asarray(rng.standard_normal((rows, cols)) / np.sqrt(rows), np.float32)
 
         one, zero = np.ones(out, np.float32), np.zeros(out, np.float32)
         return cls(

@@ -91,7 +91,9 @@ class Preprocessing:
 
     def _scale(self, image: Image.Image, height: int, width: int) -> Image.Image:
         size = (max(width, 1), max(height, 1))
-        return image if image.size == size else image.resize(size, Image.Resampling[self.interpolation.upper()])
+        return (
+            image if image.size == size else image.resize(size, Image.Resampling[self.interpolation.upper()])
+        )
 
 
 def _crop(image: Image.Image, size: tuple[int, int], fill: tuple[int, int, int]) -> Image.Image:
@@ -163,7 +165,9 @@ def _check_image(item: object, index: int) -> None:
     if not isinstance(item, np.ndarray):
         raise ImageError(f"{WANTED}; image {index} is a {type(item).__name__}")
     if item.dtype != np.uint8 or item.ndim != 3 or item.shape[2] != 3:
-        raise ImageError(f"image {index}: want HWC uint8 with 3 channels, got {item.dtype} {list(item.shape)}")
+        raise ImageError(
+            f"image {index}: want HWC uint8 with 3 channels, got {item.dtype} {list(item.shape)}"
+        )
     if 0 in item.shape:
         raise ImageError(f"image {index} has no pixels: shape {list(item.shape)}")
 

@@ -20,7 +20,7 @@ LOGITS_FP16 = 5e-2
 # than this has a backbone that wants calibration, and is refused.
 LOGITS_INT8 = 0.35
 
-# The selector in numpy against torch, both fp32 (absolute, on weights in 0..1).
+# The selector in numpy against torch in double precision (absolute, on weights in 0..1): one fp32 rounding.
 SELECTOR = 1e-6
 
 

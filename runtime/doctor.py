@@ -12,14 +12,30 @@ from pluto_edge.runtime.session import loads, usable_cores
 from pluto_edge.version import VERSION
 
 # instruction sets that ONNX Runtime's int8 kernels use, as /proc/cpuinfo spells them
-INT8_FAST = {"avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX-VNNI", "amx_int8": "AMX", "asimddp": "dot product", "i8mm": "I8MM"}
-PACKAGES = ("onnxruntime", "onnxruntime-gpu", "numpy", "safetensors", "pillow", "torch", "timm", "onnx", "onnxscript")
+INT8_FAST = {
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx_vnni": "AVX-VNNI",
+    "amx_int8": "AMX",
+    "asimddp": "dot product",
+    "i8mm": "I8MM",
+}
+PACKAGES = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "numpy",
+    "safetensors",
+    "pillow",
+    "torch",
+    "timm",
+    "onnx",
+    "onnxscript",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Print versions, the providers that really load, threads and instruction sets, and say what is wrong.\n"
-        "Exits with 1 when something is."
+        "Print versions, the providers that really load, threads and instruction sets,\n"
+        "and say what is wrong. Exits with 1 when something is."
     )
     parser.add_argument("--json", action="store_true", help="print as JSON")
 

@@ -18,7 +18,7 @@ __all__ = ["Prediction", "Runtime"]
 
 Array = NDArray[np.float32]
 
-MICRO_BATCH = 16  # images in flight: peak memory does not grow with the batch
+MICRO_BATCH = 8  # images in flight: peak memory does not grow with the batch
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Runtime:
 
     Args:
         bundle: folder that `pluto-export` wrote.
-        providers: None or "auto": CUDA if it really loads, else CPU (`runtime.provider` says which); or a name
-            ("cpu", "cuda") or list of ONNX Runtime providers, which is honoured or raises.
+        providers: None or "auto": CUDA if it really loads, else CPU (`runtime.provider` says which); or a
+            name ("cpu", "cuda") or list of ONNX Runtime providers, which is honoured or raises.
         threads: for ONNX Runtime; None is one per core that this process may use.
         top_m: how many modules are blended; None blends all.
         verify: check the sha256 of every file of the bundle.
@@ -77,7 +77,7 @@ class Runtime:
         int8 = self.manifest.precision == "int8"
         self._engine = Engine(providers, threads, cpu_only="an int8 bundle runs on the CPU" if int8 else "")
         self._embed = self._engine.open(self._bundle.file(EMBED))
-        self._forward = self._engine.open(self._bundle.file(FORWARD))
+        self._forward = self._engine.open(self._bundle.file(FORWARD), prepack=int8)
         self._selector = self._bundle.load_selector()
         self._modules = {n: self._on_device(self._bundle.load_module(n)) for n in self.manifest.names}
 
@@ -132,12 +132,12 @@ class Runtime:
         return Prediction(
             labels=labels,
             classes=tuple(self.classes[i] for i in labels),
-            probabilities=probabilities,
+            probabilities=probabilities.astype(np.float32),
             logits=mixed,
             weights=kept,
             modules=names,
             selected=tuple(names[i] for i in order),
-            entropy=selector.entropy(probabilities),
+            entropy=selector.entropy(probabilities).astype(np.float32),
         )
 
     def _on_device(self, module: Module) -> dict[str, Tensor]:

@@ -1,0 +1,75 @@
+"""Small random stores and bundles, made once a run."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from pluto_edge.export.exporter import run_export
+from pluto_edge.export.random_store import make_random_store
+from pluto_edge.modules import Kind
+from pluto_edge.store import Store
+
+TINY = {"embed_dim": 48, "depth": 3, "num_heads": 3, "patch_size": 8}
+SIZE = (40, 32)
+CLASSES = 7
+
+
+def tiny_store(path: Path, kind: Kind = "vpt", modules: int = 3, seed: int = 0) -> Store:
+    return make_random_store(
+        path,
+        architecture="vit_tiny_patch16_224",
+        options=dict(TINY),
+        image_size=SIZE,
+        kind=kind,
+        size=4,
+        classes=CLASSES,
+        modules=modules,
+        seed=seed,
+    )
+
+
+@pytest.fixture(scope="session", params=["vpt", "adapter"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def make_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Store]:
+    """A session-wide store that tests only read."""
+    made: dict[tuple[Kind, int], Store] = {}
+
+    def make(kind: Kind = "vpt", modules: int = 3) -> Store:
+        if (kind, modules) not in made:
+            made[kind, modules] = tiny_store(tmp_path_factory.mktemp("store") / "store", kind, modules)
+        return made[kind, modules]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_bundle(
+    make_store: Callable[..., Store], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """A session-wide bundle that tests only read."""
+    made: dict[tuple[object, ...], Path] = {}
+
+    def make(kind: Kind = "vpt", modules: int = 3, precision: str = "fp32") -> Path:
+        key = (kind, modules, precision)
+        if key not in made:
+            out = tmp_path_factory.mktemp("bundle") / "bundle"
+            run_export(make_store(kind, modules).path, out, precision=precision)  # type: ignore[arg-type]
+            made[key] = out
+        return made[key]
+
+    return make
+
+
+@pytest.fixture
+def frames() -> np.ndarray:
+    """Eleven NHWC uint8 images, larger than the backbone's."""
+    return np.random.default_rng(7).integers(0, 256, (11, 50, 61, 3), dtype=np.uint8)

@@ -1,0 +1,254 @@
+"""Every backbone feature against timm's own forward pass, on small random instances; then real names."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+from safetensors.torch import save_file
+
+from pluto_edge import tolerances
+from pluto_edge._ort import onnxruntime as ort
+from pluto_edge.errors import BackboneError
+from pluto_edge.export import backbone
+from pluto_edge.export.backbone import check_supported, create, load_weights, read_layout
+from pluto_edge.export.graph import GraphBuilder, WeightsFile
+from pluto_edge.export.torch_vit import TorchViT
+from pluto_edge.export.vit_graph import build_embed, build_forward
+from pluto_edge.modules import Dims, Kind
+from pluto_edge.tolerances import relative_error
+
+from timm.layers import SwiGLU  # isort: skip  after the backbone module, which makes timm importable
+from timm.models.vision_transformer import VisionTransformer  # isort: skip
+
+TINY = {"embed_dim": 48, "depth": 3, "num_heads": 3}
+VIT = "vit_tiny_patch16_224"
+CLASSES = 6
+
+# name: (architecture, options, image size)
+FEATURES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
+    "class token": (VIT, {}, (48, 48)),
+    "not square": (VIT, {}, (64, 32)),
+    "patch 14": (VIT, {"patch_size": 14}, (42, 42)),
+    "patch 32": (VIT, {"patch_size": 32}, (64, 96)),
+    "one block": (VIT, {"depth": 1}, (32, 32)),
+    "registers": ("vit_small_patch14_reg4_dinov2", {}, (42, 28)),
+    "registers with positions": (VIT, {"reg_tokens": 2}, (32, 32)),
+    "no_embed_class": (VIT, {"no_embed_class": True}, (32, 32)),
+    "no positions": (VIT, {"pos_embed": "none"}, (32, 32)),
+    "dynamic image size": (VIT, {"dynamic_img_size": True}, (32, 48)),
+    "average pooling": (VIT, {"global_pool": "avg"}, (32, 48)),
+    "average pooling, no class token": (VIT, {"global_pool": "avg", "class_token": False}, (32, 48)),
+    "average pooling, norm first": (VIT, {"global_pool": "avg", "fc_norm": False}, (32, 48)),
+    "fc_norm on the class token": (VIT, {"fc_norm": True}, (32, 48)),
+    "LayerScale": (VIT, {"init_values": 0.3}, (32, 32)),
+    "no qkv bias": (VIT, {"qkv_bias": False}, (32, 32)),
+    "no projection bias": (VIT, {"proj_bias": False}, (32, 32)),
+    "qk norm": (VIT, {"qk_norm": True}, (32, 32)),
+    "norm_pre": (VIT, {"pre_norm": True}, (32, 32)),
+    "GELU tanh": (VIT, {"act_layer": "gelu_tanh"}, (32, 32)),
+    "QuickGELU": (VIT, {"act_layer": "quick_gelu"}, (32, 32)),
+    "SiLU": (VIT, {"act_layer": "silu"}, (32, 32)),
+    "ReLU": (VIT, {"act_layer": "relu"}, (32, 32)),
+    "packed SwiGLU": ("vit_giant_patch14_reg4_dinov2", {"mlp_ratio": 4.0}, (28, 28)),
+    "distilled": ("deit_tiny_distilled_patch16_224", {}, (32, 32)),
+    "CLIP": ("vit_base_patch32_clip_224", {}, (64, 64)),
+    "DeiT III": ("deit3_small_patch16_224", {}, (32, 32)),
+}
+
+
+def shake(vit: Any, seed: int = 0) -> Any:
+    """No parameter keeps the value that it starts with: ones and zeros would hide mistakes."""
+    torch.manual_seed(seed)
+    for parameter in vit.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return vit.eval().requires_grad_(False)
+
+
+def random_module(vit: TorchViT, dims: Dims) -> dict[str, torch.Tensor]:
+    tensors = {name: 0.2 * torch.randn(shape) for name, shape in dims.shapes.items()}
+    ln = {name: value + 0.1 * torch.randn_like(value) for name, value in vit.backbone_ln().items()}
+    return {**tensors, **ln}
+
+
+def run_graphs(
+    folder: Path, vit: TorchViT, dims: Dims, pixels: torch.Tensor, module: dict[str, torch.Tensor]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    with WeightsFile(folder / "weights.bin") as weights:
+        embed, forward = GraphBuilder("embed", weights), GraphBuilder("forward", weights)
+        build_embed(embed, vit.vit)
+        build_forward(forward, vit.vit, dims)
+    for graph in (embed, forward):
+        graph.save(folder / f"{graph.name}.onnx", {})
+        onnx.checker.check_model(folder / f"{graph.name}.onnx", full_check=True)
+    first = ort.InferenceSession(folder / "embed.onnx", providers=["CPUExecutionProvider"])
+    second = ort.InferenceSession(folder / "forward.onnx", providers=["CPUExecutionProvider"])
+    tokens, x_hat = first.run(None, {"pixels": pixels.numpy()})
+    feed = {"tokens": tokens, **{k: v.numpy() for k, v in module.items()}}
+    return tokens, x_hat, second.run(None, feed)[0]
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_feature_equals_timm(feature: str, tmp_path: Path) -> None:
+    """An adapter that does nothing, and the ViT's own head: logits are timm's own."""
+    architecture, options, size = FEATURES[feature]
+    vit = shake(
+        backbone.timm.create_model(architecture, num_classes=CLASSES, img_size=size, **TINY | options)
+    )
+    check_supported(vit, feature)
+    wrapped = TorchViT(vit)
+    dims = Dims("adapter", 4, vit.embed_dim, len(vit.blocks), CLASSES)
+    if hasattr(vit, "head_dist"):  # the mean of both heads is one head on the mean of both tokens
+        vit.head_dist.load_state_dict(vit.head.state_dict())
+    module = {name: torch.zeros(shape) for name, shape in dims.shapes.items()}
+    module |= wrapped.backbone_ln() | {"head_weight": vit.head.weight, "head_bias": vit.head.bias}
+    for batch in (1, 2, 5):
+        pixels = torch.randn(batch, 3, *size)
+        _, _, logits = run_graphs(tmp_path, wrapped, dims, pixels, module)
+        assert relative_error(logits, vit(pixels)) < tolerances.LOGITS_FP32
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_feature_with_modules_equals_torch(feature: str, kind: Kind, tmp_path: Path) -> None:
+    architecture, options, size = FEATURES[feature]
+    vit = TorchViT(shake(create(architecture, size, TINY | options)))
+    dims = Dims(kind, 4, vit.layout.width, vit.layout.depth, CLASSES)
+    module = random_module(vit, dims)
+    pixels = torch.randn(3, 3, *size)
+    want_tokens, want_x = vit.embed(pixels)
+    tokens, x_hat, logits = run_graphs(tmp_path, vit, dims, pixels, module)
+    assert relative_error(tokens, want_tokens) < tolerances.EMBED_FP32
+    assert relative_error(x_hat, want_x) < tolerances.EMBED_FP32
+    assert relative_error(logits, vit.logits(want_tokens, module)) < tolerances.LOGITS_FP32
+
+
+def test_split_swiglu_equals_torch(tmp_path: Path) -> None:
+    """No timm name uses this layer class; a model built by hand does."""
+    vit = TorchViT(shake(VisionTransformer(img_size=32, num_classes=0, mlp_layer=SwiGLU, **TINY)))
+    check_supported(vit.vit, "by hand")
+    dims = Dims("vpt", 4, 48, 3, CLASSES)
+    module, pixels = random_module(vit, dims), torch.randn(2, 3, 32, 32)
+    logits = run_graphs(tmp_path, vit, dims, pixels, module)[2]
+    assert relative_error(logits, vit.logits(vit.embed(pixels)[0], module)) < tolerances.LOGITS_FP32
+
+
+def test_graphs_are_plain_onnx(kind: Kind, tmp_path: Path) -> None:
+    """No contrib operator, and ONNX's own reference evaluator gives the same numbers."""
+    vit = TorchViT(shake(create(VIT, (32, 32), TINY)))
+    dims = Dims(kind, 4, 48, 3, CLASSES)
+    module, pixels = random_module(vit, dims), torch.randn(2, 3, 32, 32)
+    tokens, _, logits = run_graphs(tmp_path, vit, dims, pixels, module)
+    model = onnx.load(tmp_path / "forward.onnx")
+    assert {node.domain for node in model.graph.node} == {""}
+    feed = {"tokens": tokens, **{k: v.numpy() for k, v in module.items()}}
+    reference = ReferenceEvaluator(model).run(None, feed)[0]
+    assert relative_error(logits, reference) < tolerances.LOGITS_FP32
+
+
+def test_the_last_block_computes_only_the_class_token(tmp_path: Path) -> None:
+    vit = TorchViT(shake(create(VIT, (32, 32), TINY)))
+    dims = Dims("vpt", 4, 48, 3, CLASSES)
+    run_graphs(tmp_path, vit, dims, torch.randn(2, 3, 32, 32), random_module(vit, dims))
+    model = onnx.shape_inference.infer_shapes(onnx.load(tmp_path / "forward.onnx"), data_prop=True)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.value_info}
+    rows = {
+        node.input[1]: shapes[node.output[0]][1]
+        for node in model.graph.node
+        if node.op_type == "MatMul" and node.input[1].startswith("blocks.")
+    }
+    for part in ("attn.q", "attn.proj", "mlp.fc1", "mlp.fc2"):
+        assert rows[f"blocks.2.{part}.weight"] == 1
+        assert rows[f"blocks.1.{part}.weight"] == 4 + 1 + 4
+    assert rows["blocks.2.attn.k.weight"] == 4 + 1 + 4
+
+
+REAL = {
+    "vit_tiny_patch16_224": 224,
+    "vit_small_patch16_224": 224,
+    "vit_base_patch16_224": 224,
+    "deit3_small_patch16_224": 224,
+    "vit_small_patch14_reg4_dinov2": 112,
+    "vit_base_patch32_clip_224": 224,
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_architectures(name: str, tmp_path: Path) -> None:
+    size = (REAL[name], REAL[name])
+    vit = TorchViT(create(name, size, {}))
+    dims = Dims("vpt", 4, vit.layout.width, vit.layout.depth, CLASSES)
+    module, pixels = random_module(vit, dims), torch.randn(1, 3, *size)
+    logits = run_graphs(tmp_path, vit, dims, pixels, module)[2]
+    with torch.no_grad():
+        assert relative_error(logits, vit.logits(vit.embed(pixels)[0], module)) < tolerances.LOGITS_FP32
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("eva02_tiny_patch14_224", {}, "it is a Eva"),
+        ("vit_small_patch16_18x2_224", {"depth": 2}, "its block is a ParallelThingsBlock"),
+        ("vit_base_patch16_siglip_224", {"depth": 1}, "its pooling is 'map'"),
+        ("vit_small_r26_s32_224", {"depth": 1}, "patch embedding is not one convolution"),
+        (VIT, {"in_chans": 1}, "it takes 1 channels"),
+        (VIT, {"global_pool": "max"}, "its pooling is 'max'"),
+        (VIT, {"global_pool": "avg", "pool_include_prefix": True}, "prefix tokens too"),
+        (VIT, {"final_norm": False}, "0 final norms"),
+        (VIT, {"scale_mlp_norm": True}, "its MLP has a norm inside"),
+        (VIT, {"scale_attn_norm": True}, "attention output is gated or normalised"),
+        (VIT, {"norm_layer": "rmsnorm"}, "RmsNorm"),
+        (VIT, {"act_layer": "mish"}, "its activation is Mish"),
+        (VIT, {"attn_layer": "diff"}, "its attention is DiffAttention"),
+        (VIT, {"dynamic_img_size": True, "dynamic_img_pad": True}, "dynamic_img_pad"),
+        ("resnet18", {}, "timm cannot build"),
+        ("vit_of_dreams", {}, "not a timm model"),
+        (VIT, {"colour": 3}, "timm cannot build"),
+    ],
+)
+def test_refused_by_name_with_the_reason(name: str, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(BackboneError, match=reason) as caught:
+        create(name, (224, 224), options)
+    assert name in str(caught.value)
+
+
+def test_image_size_that_patches_do_not_divide() -> None:
+    """timm cuts such an image; the layout says how many patches are left."""
+    assert read_layout(create(VIT, (40, 40), TINY)).patches == 4
+
+
+def test_pretrained_tag_offline() -> None:
+    with pytest.raises(BackboneError, match=r"could not load the pretrained weights.*backbone\.safetensors"):
+        create(VIT, (224, 224), {}, pretrained="augreg_in21k_ft_in1k")
+    with pytest.raises(BackboneError, match="no_such_tag"):
+        create(VIT, (224, 224), {}, pretrained="no_such_tag")
+
+
+def test_weights_of_another_size_are_resampled(tmp_path: Path) -> None:
+    big, small = shake(create(VIT, (64, 64), TINY)), create(VIT, (32, 32), TINY)
+    save_file(big.state_dict(), tmp_path / "w.safetensors")
+    load_weights(small, tmp_path / "w.safetensors")
+    torch.testing.assert_close(small.blocks[0].attn.qkv.weight, big.blocks[0].attn.qkv.weight)
+    assert small.pos_embed.shape == (1, 5, 48)
+    torch.testing.assert_close(small.pos_embed[:, :1], big.pos_embed[:, :1])
+
+
+def test_wrong_weights(tmp_path: Path) -> None:
+    vit, file = shake(create(VIT, (32, 32), TINY)), tmp_path / "w.safetensors"
+    with pytest.raises(BackboneError, match="missing"):
+        load_weights(vit, file)
+    file.write_bytes(b"rubbish")
+    with pytest.raises(BackboneError, match="not a whole safetensors file"):
+        load_weights(vit, file)
+    state = vit.state_dict()
+    save_file({k: v for k, v in state.items() if k != "norm.bias"}, file)
+    with pytest.raises(BackboneError, match=r"'norm\.bias' is missing"):
+        load_weights(vit, file)
+    save_file({**state, "norm.bias": torch.zeros(3)}, file)
+    with pytest.raises(BackboneError, match=r"norm\.bias: want shape"):
+        load_weights(vit, file)
+    save_file({**state, "norm.bias": torch.full((48,), torch.nan)}, file)
+    with pytest.raises(BackboneError, match=r"norm\.bias: holds NaN"):
+        load_weights(vit, file)

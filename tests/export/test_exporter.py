@@ -1,0 +1,228 @@
+"""A store becomes a bundle, whole or not at all."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from pluto_edge import tolerances
+from pluto_edge.errors import BundleError, ParityError, StoreError
+from pluto_edge.export import exporter, kernels, parity
+from pluto_edge.export.exporter import run_export
+from pluto_edge.export.graph import GraphBuilder, WeightsFile
+from pluto_edge.manifest import MANIFEST, Bundle
+from pluto_edge.modules import Kind
+from pluto_edge.store import Store
+
+
+def test_bundle_is_complete(
+    make_bundle: Callable[..., Path], make_store: Callable[..., Store], kind: Kind
+) -> None:
+    path, store = make_bundle(kind), make_store(kind)
+    bundle = Bundle(path)
+    listed = set(bundle.manifest.files) | {MANIFEST}
+    assert listed == {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
+    assert bundle.manifest.names == store.names
+    assert bundle.manifest.preprocessing == store.config.preprocessing
+    assert {(e.output, e.batch) for e in bundle.manifest.parity} == {
+        (o, b) for o in ("tokens", "x_hat", "logits") for b in (1, 2, 5)
+    }
+    assert all(e.passed for e in bundle.manifest.parity)
+    for name in store.names:
+        module, exported = store.load_module(name), bundle.load_module(name)
+        for key, value in module.tensors.items():
+            np.testing.assert_array_equal(exported.tensors[key], value)
+        assert exported.tensors["ln_scale"].shape == module.dims.ln_shape
+
+
+def test_graphs_share_one_weights_file(make_bundle: Callable[..., Path]) -> None:
+    path = make_bundle()
+    for name in ("embed.onnx", "forward.onnx"):
+        model = onnx.load(path / name, load_external_data=False)
+        outside = [t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+        assert outside
+        locations = {e.value for t in outside for e in t.external_data if e.key == "location"}
+        assert locations == {"weights.bin"}
+        assert model.opset_import[0].version == 20
+        assert {p.key for p in model.metadata_props} >= {"pluto_edge.writer", "pluto_edge.backbone"}
+        assert all(i.doc_string for i in model.graph.input)
+        assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_a_modules_own_layer_norms_are_kept(make_store: Callable[..., Store], tmp_path: Path) -> None:
+    shutil.copytree(make_store().path, tmp_path / "store")
+    file = tmp_path / "store/modules/domain-1/adapter_model.safetensors"
+    own = {"ln_scale": np.full((7, 48), 0.9, np.float32), "ln_bias": np.full((7, 48), 0.1, np.float32)}
+    save_file({**load_file(file), **own}, file)
+    run_export(tmp_path / "store", tmp_path / "bundle")
+    bundle = Bundle(tmp_path / "bundle")
+    np.testing.assert_array_equal(bundle.load_module("domain-1").tensors["ln_scale"], own["ln_scale"])
+    assert not np.array_equal(bundle.load_module("domain-0").tensors["ln_scale"], own["ln_scale"])
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_other_precisions(make_bundle: Callable[..., Path], precision: str, kind: Kind) -> None:
+    plain, small = Bundle(make_bundle(kind)), Bundle(make_bundle(kind, precision=precision))
+    assert small.manifest.precision == precision
+    assert small.manifest.files["weights.bin"].size < 0.7 * plain.manifest.files["weights.bin"].size
+    logits = [e for e in small.manifest.parity if e.output == "logits"]
+    assert all(1e-6 < e.error < e.tolerance for e in logits)
+    model = onnx.load(small.path / "forward.onnx", load_external_data=False)
+    types = {t.data_type for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL}
+    wanted = onnx.TensorProto.FLOAT16 if precision == "fp16" else onnx.TensorProto.INT8
+    assert wanted in types
+    io = [*model.graph.input, *model.graph.output]
+    assert {v.type.tensor_type.elem_type for v in io} == {onnx.TensorProto.FLOAT}
+
+
+def test_int8_leaves_modules_and_attention_alone(make_bundle: Callable[..., Path]) -> None:
+    model = onnx.load(make_bundle("adapter", precision="int8") / "forward.onnx", load_external_data=False)
+    plain = onnx.load(make_bundle("adapter") / "forward.onnx", load_external_data=False)
+
+    def count(m: onnx.ModelProto, kind: str) -> int:
+        return sum(n.op_type == kind for n in m.graph.node)
+
+    frozen = 3 * 6  # q, k, v, proj, fc1, fc2 in three blocks
+    assert count(model, "MatMulInteger") == frozen
+    head = 1  # the quantizer writes the head's Gemm as MatMul and Add, and leaves it in fp32
+    assert count(model, "MatMul") == count(plain, "MatMul") - frozen + head
+
+
+def test_mismatch_leaves_no_bundle(
+    make_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = {"fp32": (tolerances.EMBED_FP32, 0.0)}
+    monkeypatch.setattr(parity, "_TOLERANCES", wrong)
+    with pytest.raises(ParityError, match="logits at batch 1") as caught:
+        run_export(make_store().path, tmp_path / "bundle")
+    assert len(caught.value.entries) == 9
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parity_sees_a_baked_in_layer_norm(
+    make_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph that ignores the module's affines agrees with torch only where they are the backbone's."""
+    original = exporter.build_forward
+
+    def baked(g, vit, dims):
+        def norm(self, x, index, epsilon):
+            layer = exporter.TorchViT(vit).backbone_ln()
+            scale, bias = (self.g.constant(layer[k][index].numpy()) for k in ("ln_scale", "ln_bias"))
+            return self.g.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=epsilon)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("pluto_edge.export.vit_graph.VitGraph.norm", norm)
+            original(g, vit, dims)
+
+    monkeypatch.setattr(exporter, "build_forward", baked)
+    with pytest.raises(ParityError, match="logits"):
+        run_export(make_store().path, tmp_path / "bundle")
+
+
+def test_an_existing_bundle_is_replaced_only_with_force(
+    make_store: Callable[..., Store], tmp_path: Path
+) -> None:
+    store, out = make_store().path, tmp_path / "bundle"
+    run_export(store, out)
+    before = (out / MANIFEST).read_bytes()
+    with pytest.raises(BundleError, match="--force"):
+        run_export(store, out)
+    assert (out / MANIFEST).read_bytes() == before
+    run_export(store, out, force=True)
+    Bundle(out)
+    assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_force_never_deletes_what_is_not_a_bundle(make_store: Callable[..., Store], tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/holiday.jpg").write_text("dear")
+    with pytest.raises(BundleError, match="not a bundle"):
+        run_export(make_store().path, tmp_path / "photos", force=True)
+    assert (tmp_path / "photos/holiday.jpg").read_text() == "dear"
+
+
+def test_stores_that_cannot_be_exported(make_store: Callable[..., Store], tmp_path: Path) -> None:
+    shutil.copytree(make_store().path, tmp_path / "store")
+    store = Store(tmp_path / "store")
+    store.selector_file.unlink()
+    with pytest.raises(StoreError, match="selector"):
+        run_export(store.path, tmp_path / "bundle")
+    store.set_config(sources=())
+    with pytest.raises(StoreError, match="holds no module"):
+        run_export(store.path, tmp_path / "bundle")
+    assert [p.name for p in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize("stage", exporter.STAGES)
+def test_a_killed_export_leaves_the_old_bundle(
+    make_store: Callable[..., Store], tmp_path: Path, stage: str
+) -> None:
+    """The process kills itself, with SIGKILL, as a stage begins."""
+    out = tmp_path / "bundle"
+    run_export(make_store().path, out)
+    before = (out / MANIFEST).read_bytes()
+    code = f"""
+import os, signal
+from pluto_edge.export.exporter import run_export
+def stop(stage):
+    if stage == {stage!r}: os.kill(os.getpid(), signal.SIGKILL)
+run_export({str(make_store().path)!r}, {str(out)!r}, force=True, on_stage=stop)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (out / MANIFEST).read_bytes() == before
+    Bundle(out)
+    run_export(make_store().path, out, force=True)  # and sweeps up what the killed one left
+    assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_every_operator_has_a_cuda_kernel(make_bundle: Callable[..., Path], kind: Kind) -> None:
+    for precision in ("fp32", "fp16"):
+        for name in ("embed.onnx", "forward.onnx"):
+            assert kernels.without_cuda_kernel(make_bundle(kind, precision=precision) / name) == []
+
+
+def test_missing_cuda_kernels_are_named(make_bundle: Callable[..., Path], tmp_path: Path) -> None:
+    problems = kernels.without_cuda_kernel(make_bundle(precision="int8") / "forward.onnx")
+    assert any("DynamicQuantizeLinear" in p for p in problems)
+    assert any("MatMulInteger has no CUDA kernel for T1=uint8" in p for p in problems)
+    with WeightsFile(tmp_path / "weights.bin") as weights:
+        g = GraphBuilder("g", weights)
+        g.output("y", g.op("Det", g.input("x", ["batch", 2, 2], "")), ["batch"], "")
+    g.save(tmp_path / "g.onnx", {})
+    assert kernels.without_cuda_kernel(tmp_path / "g.onnx") == ["ai.onnx.Det (version 11) has no CUDA kernel"]
+
+
+def test_same_store_same_bytes(
+    make_store: Callable[..., Store], make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    run_export(make_store().path, tmp_path / "again")
+    first, second = Bundle(make_bundle()).manifest, Bundle(tmp_path / "again").manifest
+    assert first.files == second.files
+    assert replace(first, parity=()) == replace(second, parity=())
+
+
+def test_export_memory_does_not_hold_all_modules(make_store: Callable[..., Store], tmp_path: Path) -> None:
+    """75 modules go through one at a time; parity keeps three."""
+    seen = []
+    original = Store.load_module
+
+    def load(self: Store, name: str):
+        seen.append(name)
+        return original(self, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "load_module", load)
+        run_export(make_store(modules=75).path, tmp_path / "bundle")
+    assert len(seen) == 75
+    assert len(json.loads((tmp_path / "bundle" / MANIFEST).read_text())["modules"]) == 75

@@ -1,0 +1,101 @@
+"""Who may import whom, what is public, and what the wheel holds."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import pluto_edge
+
+ROOT = Path(__file__).parent.parent
+HEAVY = {"torch", "timm", "torchvision", "onnx", "onnxscript", "onnx_ir"}
+
+
+def imports(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def sources(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).glob("*.py"))
+
+
+@pytest.mark.parametrize("file", [*sources("pluto_edge"), *sources("runtime")], ids=str)
+def test_device_code_imports_nothing_heavy(file: Path) -> None:
+    assert not {name.partition(".")[0] for name in imports(file)} & HEAVY
+
+
+@pytest.mark.parametrize("file", sources("runtime"), ids=str)
+def test_runtime_never_imports_export_or_train(file: Path) -> None:
+    assert not [n for n in imports(file) if n.startswith(("pluto_edge.export", "pluto_edge.train"))]
+
+
+@pytest.mark.parametrize("file", [*sources("export"), *sources("train")], ids=str)
+def test_export_and_train_never_import_runtime(file: Path) -> None:
+    assert not [n for n in imports(file) if n.startswith("pluto_edge.runtime")]
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_import_loads_nothing_heavy() -> None:
+    loaded = run("import sys, pluto_edge; print(*{m.partition('.')[0] for m in sys.modules})").split()
+    assert not set(loaded) & (HEAVY | {"onnxruntime", "numpy", "PIL"})
+
+
+def test_a_prediction_loads_no_torch(make_bundle) -> None:
+    code = f"""
+import sys, numpy as np
+from pluto_edge import Runtime
+print(Runtime({str(make_bundle())!r}).predict(np.zeros((30, 30, 3), np.uint8)).labels[0])
+print(*{{m.partition('.')[0] for m in sys.modules}})
+"""
+    assert not set(run(code).split()) & HEAVY
+
+
+def test_all_is_what_is_visible() -> None:
+    assert sorted(pluto_edge.__all__) == dir(pluto_edge)
+    for name in pluto_edge.__all__:
+        assert getattr(pluto_edge, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = pluto_edge.no_such_name
+
+
+def test_importing_runtime_turns_telemetry_off() -> None:
+    code = "import os, pluto_edge.runtime.session; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    assert run(code).strip() == "1"
+
+
+def test_wheel_has_one_import_root(tmp_path: Path) -> None:
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "-w",
+            tmp_path,
+            ROOT,
+        ],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    roots = {n.partition("/")[0] for n in names if ".dist-info/" not in n}
+    assert roots == {"pluto_edge"}
+    for wanted in ("py.typed", "runtime/runtime.py", "export/exporter.py", "export/cuda_kernels.json"):
+        assert f"pluto_edge/{wanted}" in names
+    assert len(names) == len(set(names))
