@@ -13,7 +13,9 @@ import numpy as np
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, help="keep store and bundle here (default: a temporary folder)")
     options = parser.parse_args()
     if options.out:
@@ -29,7 +31,17 @@ def show(folder: Path) -> None:
         from pluto_edge.export.random_store import make_random_store
 
         make_random_store(store, architecture="vit_tiny_patch16_224", image_size=(96, 96))
-    command = [sys.executable, "-m", "pluto_edge.cli", "export", "--modules", store, "--out", bundle, "--force"]
+    command = [
+        sys.executable,
+        "-m",
+        "pluto_edge.cli",
+        "export",
+        "--modules",
+        store,
+        "--out",
+        bundle,
+        "--force",
+    ]
     subprocess.run(command, check=True)
 
     from pluto_edge import Runtime  # on the device: numpy and ONNX Runtime
