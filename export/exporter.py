@@ -19,8 +19,9 @@ from pluto_edge.export.graph import GraphBuilder, WeightsFile
 from pluto_edge.export.parity import compare
 from pluto_edge.export.quantize import quantize_dynamic
 from pluto_edge.export.torch_vit import TorchViT
-from pluto_edge.export.vit_graph import build_embed, build_forward
+from pluto_edge.export.vit_graph import build_adapt, build_embed, build_forward
 from pluto_edge.manifest import (
+    ADAPT,
     EMBED,
     FORWARD,
     MANIFEST,
@@ -98,6 +99,7 @@ def run_export(
             classes=source.config.classes,
             modules=tuple(_entry(source, name) for name in source.names),
             files=_hash_files(folder),
+            adaptation=source.config.adaptation,
             parity=parity,
             tools=_tools(),
         )
@@ -141,6 +143,9 @@ def _write_graphs(folder: Path, vit: TorchViT, dims: Dims, precision: Precision,
         embed = GraphBuilder("embed", weights, dtype)
         build_embed(embed, vit.vit)
         embed.save(folder / EMBED, metadata)
+        adapt = GraphBuilder("adapt", weights)  # gradients are fp32 whatever the precision
+        build_adapt(adapt, vit.vit, dims)
+        adapt.save(folder / ADAPT, metadata)
         if precision != "int8":
             _write_forward(folder / FORWARD, GraphBuilder("forward", weights, dtype), vit, dims, metadata)
             return
@@ -157,7 +162,7 @@ def _write_forward(path: Path, g: GraphBuilder, vit: TorchViT, dims: Dims, metad
 
 
 def _check_kernels(folder: Path, precision: Precision) -> str:
-    names = (EMBED,) if precision == "int8" else (EMBED, FORWARD)
+    names = (EMBED, ADAPT) if precision == "int8" else (EMBED, FORWARD, ADAPT)
     problems = [p for name in names for p in kernels.without_cuda_kernel(folder / name)]
     if problems:
         raise BackboneError("on CUDA these would run on the CPU: " + "; ".join(problems))

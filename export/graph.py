@@ -71,7 +71,11 @@ class GraphBuilder:
             name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape), doc_string=doc
         )
         self._inputs.append(value)
-        return value if self.dtype == ir.DataType.FLOAT else self.op("Cast", value, to=self.dtype)
+        if self.dtype == ir.DataType.FLOAT:
+            return value
+        cast = self.op("Cast", value, to=self.dtype)
+        cast.shape, cast.type = value.shape, ir.TensorType(self.dtype)
+        return cast
 
     def output(self, name: str, value: Value, shape: Sequence[int | str], doc: str) -> None:
         """A float32 graph output."""

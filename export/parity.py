@@ -8,8 +8,8 @@ import torch
 
 from pluto_edge import tolerances
 from pluto_edge._ort import onnxruntime
-from pluto_edge.export.torch_vit import TorchViT
-from pluto_edge.manifest import EMBED, FORWARD, ParityEntry, Precision
+from pluto_edge.export.torch_vit import Params, TorchViT
+from pluto_edge.manifest import ADAPT, EMBED, FORWARD, ParityEntry, Precision
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Module
 from pluto_edge.tolerances import relative_error
 
@@ -22,7 +22,6 @@ _TOLERANCES: dict[Precision, tuple[float, float]] = {
 }
 
 
-@torch.inference_mode()
 def compare(
     folder: Path, vit: TorchViT, modules: Sequence[Module], size: tuple[int, int], precision: Precision
 ) -> Iterator[ParityEntry]:
@@ -32,23 +31,48 @@ def compare(
     in, or mixed them up, would agree with torch only where they are the backbone's.
     """
     embed_tolerance, logits_tolerance = _TOLERANCES[precision]
-    embed = _session(folder / EMBED)
-    forward = _session(folder / FORWARD)
+    embed, forward, adapt = (_session(folder / name) for name in (EMBED, FORWARD, ADAPT))
     generator = torch.Generator().manual_seed(0)
     for turn, batch in enumerate(BATCHES):
         pixels = torch.randn(batch, 3, *size, generator=generator)
         module = _disturbed(vit, modules[turn % len(modules)], generator)
-        want_tokens, want_x = vit.embed(pixels)
-        want_logits = vit.logits(want_tokens, module)
+        with torch.inference_mode():
+            want_tokens, want_x = vit.embed(pixels)
         tokens, x_hat = embed.run(["tokens", "x_hat"], {"pixels": pixels.numpy()})
-        feed = {"tokens": tokens, **{k: v.numpy() for k, v in module.items()}}
-        logits = forward.run(["logits"], feed)[0]
         yield ParityEntry("tokens", batch, relative_error(tokens, want_tokens), embed_tolerance)
         yield ParityEntry("x_hat", batch, relative_error(x_hat, want_x), embed_tolerance)
-        yield ParityEntry("logits", batch, relative_error(logits, want_logits), logits_tolerance)
+        want = entropy_gradient(vit, want_tokens.clone(), module)
+        feed = {"tokens": tokens, **{k: v.numpy() for k, v in module.items()}}
+        logits = forward.run(["logits"], feed)[0]
+        yield ParityEntry("logits", batch, relative_error(logits, want["logits"]), logits_tolerance)
+        # the gradient is fp32 whatever the precision: compare it on the very tokens that torch has
+        exact = {**feed, "tokens": want_tokens.numpy(), "threshold": want["threshold"].numpy()}
+        names = ["logits", "entropy", "ln_scale_grad", "ln_bias_grad"]
+        for name, value in zip(names, adapt.run(names, exact), strict=True):
+            tolerance = tolerances.GRADIENT if name.endswith("grad") else tolerances.LOGITS_FP32
+            yield ParityEntry(f"adapt.{name}", batch, relative_error(value, want[name]), tolerance)
 
 
-def _disturbed(vit: TorchViT, module: Module, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def entropy_gradient(vit: TorchViT, tokens: torch.Tensor, module: Params) -> Params:
+    """By autograd: gradients of the mean entropy of the samples below a threshold that takes about half."""
+    leaf = {**module, **{n: module[n].clone().requires_grad_() for n in (LN_SCALE, LN_BIAS)}}
+    logits = vit.logits(tokens, leaf)
+    log_p = logits.log_softmax(dim=-1)
+    entropy = -(log_p.exp() * log_p).sum(dim=-1)
+    order = entropy.detach().sort().values
+    middle = len(order) // 2
+    threshold = order[middle - 1 : middle + 1].mean() if len(order) > 1 else order[0] + 1
+    scale, bias = torch.autograd.grad(entropy[entropy < threshold].mean(), [leaf[LN_SCALE], leaf[LN_BIAS]])
+    return {
+        "logits": logits.detach(),
+        "entropy": entropy.detach(),
+        "threshold": threshold,
+        "ln_scale_grad": scale,
+        "ln_bias_grad": bias,
+    }
+
+
+def _disturbed(vit: TorchViT, module: Module, generator: torch.Generator) -> Params:
     tensors = {**vit.backbone_ln(), **{k: torch.from_numpy(v) for k, v in module.tensors.items()}}
     for name in (LN_SCALE, LN_BIAS):
         noise = torch.randn(tensors[name].shape, generator=generator)

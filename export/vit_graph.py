@@ -1,21 +1,21 @@
-"""The graphs of a ViT with pluggable modules, emitted operator by operator.
+"""The three graphs of a ViT with pluggable modules.
 
-`embed`: pixels to tokens and x̂, once an image. `forward`: tokens and one module's tensors to logits. All that
-differs between modules is a graph input. What changes nothing in the result is done at export: LayerScale and
+`embed`: pixels to tokens and x̂, once an image. `forward`: tokens and one module's tensors to logits. `adapt`:
+the same, and the gradient of the mean reliable entropy with respect to the module's LayerNorm affines. All
+that differs between modules is a graph input. What changes nothing in the result is done at export: LayerScale and
 the attention's 1/sqrt(head) are folded into weights, prompts are appended (attention does not see order, and
 positions are already added), and the last block computes only the tokens that the head looks at.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+import onnx_ir as ir
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from pluto_edge.export.backbone import Activation, activation, final_norm, read_layout
+from pluto_edge.export.backbone import activation, final_norm, read_layout
 from pluto_edge.export.graph import GraphBuilder, Value
+from pluto_edge.export.layers import Layers, array, expand, frozen_norm, inner
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 
 MODULE_DOCS = {
@@ -31,21 +31,17 @@ MODULE_DOCS = {
 }
 
 
-def array(tensor: torch.Tensor) -> NDArray[np.float32]:
-    return tensor.detach().float().numpy()
-
-
 def build_embed(g: GraphBuilder, vit: Any) -> None:
     """pixels [B,3,H,W] to tokens [B,T,d], positions added, and x̂ [B,d]."""
     layout, conv = read_layout(vit), vit.patch_embed.proj
     height, width = vit.patch_embed.img_size
     pixels = g.input("pixels", ["batch", 3, height, width], "normalised RGB")
-    bias = g.weight("patch_embed.bias", array(conv.bias)) if conv.bias is not None else None
+    bias = [g.weight("patch_embed.bias", array(conv.bias))] if conv.bias is not None else []
     patches = g.op(
         "Conv",
         pixels,
         g.weight("patch_embed.weight", array(conv.weight)),
-        *([bias] if bias is not None else []),
+        *bias,
         kernel_shape=list(conv.kernel_size),
         strides=list(conv.stride),
     )
@@ -67,149 +63,145 @@ def build_embed(g: GraphBuilder, vit: Any) -> None:
 
 def build_forward(g: GraphBuilder, vit: Any, dims: Dims) -> None:
     """tokens and a module's tensors to logits [B,K]."""
-    net = VitGraph(g, vit, dims)
+    net = VitGraph(g, vit, dims, differentiate=False)
     g.output("logits", net.logits(), ["batch", dims.classes], "pre-softmax logits of the module")
 
 
-def expand(g: GraphBuilder, value: Value, like: Value) -> Value:
-    """[1,n,d] or [n,d] repeated to the batch of `like`."""
-    batch = g.op("Shape", like, start=0, end=1)
-    return g.op("Expand", value, g.op("Concat", batch, g.ints(1, 1), axis=0))
+def build_adapt(g: GraphBuilder, vit: Any, dims: Dims) -> None:
+    """The same with a threshold: logits, entropy, and gradients of the mean reliable entropy.
 
-
-def frozen_norm(g: GraphBuilder, x: Value, norm: nn.LayerNorm, name: str, factor: float = 1.0) -> Value:
-    scale, bias = (g.weight(f"{name}.{n}", array(t) * np.float32(factor)) for n, t in norm.named_parameters())
-    return g.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=norm.eps)
+    For the entropy H = -Σ p log p of a sample, dH/dl = -p (log p + H). A sample is reliable when its entropy
+    is below the threshold; with none the gradients are zero. Over several micro-batches the mean is
+    Σ reliable * gradient / Σ reliable.
+    """
+    net = VitGraph(g, vit, dims, differentiate=True)
+    threshold = g.input("threshold", [], "entropy, in nats, below which a sample is reliable")
+    logits = net.logits()
+    log_p = g.op("LogSoftmax", logits, axis=-1)
+    p = g.op("Exp", log_p)
+    entropy = g.op("Neg", g.op("ReduceSum", g.op("Mul", p, log_p), g.ints(1), keepdims=1))
+    chosen = g.op("Cast", g.op("Less", entropy, threshold), to=g.dtype)
+    reliable = g.op("ReduceSum", chosen, g.ints(0, 1), keepdims=0)
+    share = g.op("Div", chosen, g.op("Max", reliable, g.scalar(1.0)))
+    d_logits = g.op("Neg", g.op("Mul", g.op("Mul", p, g.op("Add", log_p, entropy)), share))
+    scale, bias = net.gradients(d_logits)
+    g.output("logits", logits, ["batch", dims.classes], "pre-softmax logits of the module")
+    g.output(
+        "entropy", g.op("Squeeze", entropy, g.ints(1)), ["batch"], "of each sample's prediction, in nats"
+    )
+    g.output("reliable", reliable, [], "how many samples are reliable")
+    g.output("ln_scale_grad", scale, dims.ln_shape, "of the mean entropy of the reliable samples")
+    g.output("ln_bias_grad", bias, dims.ln_shape, "of the mean entropy of the reliable samples")
 
 
 class VitGraph:
     """Emits the transformer for one module's inputs."""
 
-    def __init__(self, g: GraphBuilder, vit: Any, dims: Dims) -> None:
+    def __init__(self, g: GraphBuilder, vit: Any, dims: Dims, differentiate: bool) -> None:
         self.g, self.vit, self.dims = g, vit, dims
         self.layout = read_layout(vit)
+        self.layers = Layers(g, differentiate)
         self.tokens = g.input("tokens", ["batch", self.layout.tokens, dims.width], "tokens from embed")
         shapes = {**dims.shapes, **dims.ln_shapes}
         self.module = {name: g.input(name, shape, MODULE_DOCS[name]) for name, shape in shapes.items()}
+        self._features: Value | None = None
 
     def logits(self) -> Value:
         g, x = self.g, self.tokens
         if "prompt" in self.module:
             x = g.op("Concat", x, expand(g, self.module["prompt"], x), axis=1)
+            x.shape = ir.Shape(["batch", self.layout.tokens + self.dims.size, self.dims.width])
+            x.type = ir.TensorType(g.dtype)
         for index, block in enumerate(self.vit.blocks):
             x = self.block(x, block, index)
-        features = self.pool(x)
+        self._features = self.pool(x)
+        features = g.op("Squeeze", self._features, g.ints(1))
         return g.op("Gemm", features, self.module["head_weight"], self.module["head_bias"], transB=1)
+
+    def gradients(self, d_logits: Value) -> tuple[Value, Value]:
+        """Of all LayerNorm scales and biases, for a gradient of the logits."""
+        assert self._features is not None
+        d_features = self.g.op("MatMul", d_logits, self.module["head_weight"])
+        d_token = self.g.op("Unsqueeze", d_features, self.g.ints(1))
+        return self.layers.backward(self._features, d_token, self.dims.ln_shape[0])
 
     def block(self, x: Value, block: Any, index: int) -> Value:
         name, last = f"blocks.{index}", index == self.layout.depth - 1
         normed = self.norm(x, 2 * index, block.norm1.eps)
         query = self.head_tokens(normed) if last else normed
-        attended = self.attention(query, normed, block, name)
-        x = self.g.op("Add", self.head_tokens(x) if last else x, attended)
+        x = self.layers.add(self.head_tokens(x) if last else x, self.attention(query, normed, block, name))
         h = self.mlp(self.norm(x, 2 * index + 1, block.norm2.eps), block, name)
         if "down_weight" in self.module:
             h = self.adapter(h, index)
-        return self.g.op("Add", x, h)
+        return self.layers.add(x, h)
 
     def norm(self, x: Value, index: int, epsilon: float) -> Value:
         """LayerNorm with the module's own affines."""
         at = self.g.index(index)
         scale = self.g.op("Gather", self.module[LN_SCALE], at)
         bias = self.g.op("Gather", self.module[LN_BIAS], at)
-        return self.g.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=epsilon)
+        return self.layers.norm(x, index, scale, bias, epsilon)
 
     def head_tokens(self, x: Value) -> Value:
         """The tokens that the head looks at: class token (and its distilled twin) or the patches."""
         start = self.layout.prefix if self.layout.pool == "average" else 0
-        bounds = (self.g.ints(start), self.g.ints(start + self.layout.pooled), self.g.ints(1))
-        return self.g.op("Slice", x, *bounds)
+        return self.layers.take(x, start, start + self.layout.pooled)
 
     def attention(self, query: Value, source: Value, block: Any, name: str) -> Value:
-        g, attn = self.g, block.attn
-        normed = isinstance(attn.q_norm, nn.LayerNorm)
-        weights = attn.qkv.weight.reshape(3, attn.num_heads * attn.head_dim, -1)
+        layers, attn = self.layers, block.attn
+        normed, width = isinstance(attn.q_norm, nn.LayerNorm), attn.num_heads * attn.head_dim
+        weights = attn.qkv.weight.reshape(3, width, -1)
         biases = attn.qkv.bias.reshape(3, -1) if attn.qkv.bias is not None else [None] * 3
 
         def heads(part: int, x: Value, letter: str, factor: float = 1.0) -> Value:
-            y = self.linear(x, weights[part], biases[part], f"{name}.attn.{letter}", factor)
-            return g.op("Reshape", y, g.ints(0, 0, attn.num_heads, attn.head_dim))
+            y = layers.linear(x, weights[part], biases[part], f"{name}.attn.{letter}", factor)
+            return layers.split_heads(y, attn.num_heads)
 
         q = heads(0, query, "q", 1.0 if normed else attn.scale)
         k, v = heads(1, source, "k"), heads(2, source, "v")
         if normed:
-            q = frozen_norm(g, q, attn.q_norm, f"{name}.attn.q_norm", attn.scale)
-            k = frozen_norm(g, k, attn.k_norm, f"{name}.attn.k_norm")
-        q, v = (g.op("Transpose", t, perm=[0, 2, 1, 3]) for t in (q, v))
-        k = g.op("Transpose", k, perm=[0, 2, 3, 1])
-        weight = g.op("Softmax", g.op("MatMul", q, k), axis=-1)
-        mixed = g.op("Transpose", g.op("MatMul", weight, v), perm=[0, 2, 1, 3])
-        mixed = g.op("Reshape", mixed, g.ints(0, 0, attn.num_heads * attn.head_dim))
-        return self.linear(
-            mixed, attn.proj.weight, attn.proj.bias, f"{name}.attn.proj", getattr(block.ls1, "gamma", 1.0)
-        )
+            q = layers.head_norm(q, attn.q_norm, f"{name}.attn.q_norm", attn.scale)
+            k = layers.head_norm(k, attn.k_norm, f"{name}.attn.k_norm")
+        mixed = layers.attention(q, k, v, inner(query)[0], width)
+        scale = getattr(block.ls1, "gamma", 1.0)
+        return layers.linear(mixed, attn.proj.weight, attn.proj.bias, f"{name}.attn.proj", scale)
 
     def mlp(self, x: Value, block: Any, name: str) -> Value:
-        mlp, act = block.mlp, activation(block.mlp.act)
+        layers, mlp, act = self.layers, block.mlp, activation(block.mlp.act)
         assert act is not None
-        if hasattr(mlp, "fc1_g"):  # SwiGLU
-            gate, value = (mlp.fc1_g.weight, mlp.fc1_g.bias), (mlp.fc1_x.weight, mlp.fc1_x.bias)
-        elif hasattr(mlp, "gate_last"):  # GluMlp: one matrix, two halves
-            halves = mlp.fc1.weight.chunk(2)
-            biases = mlp.fc1.bias.chunk(2) if mlp.fc1.bias is not None else (None, None)
-            first, second = zip(halves, biases, strict=True)
-            gate, value = (second, first) if mlp.gate_last else (first, second)
-        else:
-            gate, value = (mlp.fc1.weight, mlp.fc1.bias), None
-        hidden = ACTIVATIONS[act](self.g, self.linear(x, *gate, f"{name}.mlp.fc1"))
+        gate, value = gate_and_value(mlp)
+        hidden = layers.activate(layers.linear(x, *gate, f"{name}.mlp.fc1"), act)
         if value is not None:
-            hidden = self.g.op("Mul", hidden, self.linear(x, *value, f"{name}.mlp.value"))
+            hidden = layers.multiply(hidden, layers.linear(x, *value, f"{name}.mlp.value"))
         scale = getattr(block.ls2, "gamma", 1.0)
-        return self.linear(hidden, mlp.fc2.weight, mlp.fc2.bias, f"{name}.mlp.fc2", scale)
-
-    def linear(
-        self, x: Value, weight: Any, bias: Any, name: str, factor: torch.Tensor | float = 1.0
-    ) -> Value:
-        """x W^T + b, every output scaled by `factor`: a number, or one for each output (LayerScale)."""
-        scale = torch.as_tensor(factor)
-        y = self.g.op("MatMul", x, self.g.weight(f"{name}.weight", array((weight * scale[..., None]).T)))
-        if bias is None:
-            return y
-        return self.g.op("Add", y, self.g.weight(f"{name}.bias", array(bias * scale)))
+        return layers.linear(hidden, mlp.fc2.weight, mlp.fc2.bias, f"{name}.mlp.fc2", scale)
 
     def adapter(self, h: Value, index: int) -> Value:
         """The module's bottleneck, after the MLP branch: h + up(gelu(down(h)))."""
-        g, at = self.g, self.g.index(index)
+        g, at, width, size = self.g, self.g.index(index), self.dims.width, self.dims.size
         down, down_bias, up, up_bias = (
             g.op("Gather", self.module[n], at) for n in ("down_weight", "down_bias", "up_weight", "up_bias")
         )
-        hidden = g.op("Gelu", g.op("Add", g.op("MatMul", h, down), down_bias))
-        return g.op("Add", h, g.op("Add", g.op("MatMul", hidden, up), up_bias))
+        hidden = self.layers.project(h, down, down_bias, inputs=width, outputs=size)
+        out = self.layers.project(
+            self.layers.activate(hidden, "gelu"), up, up_bias, inputs=size, outputs=width
+        )
+        return self.layers.add(h, out)
 
     def pool(self, x: Value) -> Value:
-        g, norm = self.g, final_norm(self.vit)
-        last = self.dims.ln_shape[0] - 1
-        if not self.layout.norm_after_pool:
-            x = self.norm(x, last, norm.eps)
-        if self.layout.pooled == 1:
-            x = g.op("Squeeze", x, g.ints(1))
-        else:
-            x = g.op("ReduceMean", x, g.ints(1), keepdims=0)
-        return self.norm(x, last, norm.eps) if self.layout.norm_after_pool else x
+        """One token, normalised: what the head sees."""
+        last, epsilon = self.dims.ln_shape[0] - 1, final_norm(self.vit).eps
+        if self.layout.norm_after_pool:
+            return self.norm(self.layers.mean(x), last, epsilon)
+        return self.layers.mean(self.norm(x, last, epsilon))
 
 
-def _sigmoid_gate(factor: float) -> Callable[[GraphBuilder, Value], Value]:
-    def emit(g: GraphBuilder, x: Value) -> Value:
-        inner = x if factor == 1.0 else g.op("Mul", x, g.scalar(factor))
-        return g.op("Mul", x, g.op("Sigmoid", inner))
-
-    return emit
-
-
-ACTIVATIONS: dict[Activation, Callable[[GraphBuilder, Value], Value]] = {
-    "gelu": lambda g, x: g.op("Gelu", x),
-    "gelu_tanh": lambda g, x: g.op("Gelu", x, approximate="tanh"),
-    "quick_gelu": _sigmoid_gate(1.702),
-    "silu": _sigmoid_gate(1.0),
-    "relu": lambda g, x: g.op("Relu", x),
-}
+def gate_and_value(mlp: Any) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
+    """Weight and bias of what is activated and, in a gated MLP, of what it multiplies."""
+    if hasattr(mlp, "fc1_g"):  # SwiGLU
+        return (mlp.fc1_g.weight, mlp.fc1_g.bias), (mlp.fc1_x.weight, mlp.fc1_x.bias)
+    if hasattr(mlp, "gate_last"):  # GluMlp: one matrix, two halves
+        biases = mlp.fc1.bias.chunk(2) if mlp.fc1.bias is not None else (None, None)
+        first, second = zip(mlp.fc1.weight.chunk(2), biases, strict=True)
+        return (second, first) if mlp.gate_last else (first, second)
+    return (mlp.fc1.weight, mlp.fc1.bias), None

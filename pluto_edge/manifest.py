@@ -2,7 +2,7 @@
 
 bundle/
   manifest.json                   Manifest
-  embed.onnx  forward.onnx        the graphs (docs/bundle.md has their inputs and outputs)
+  embed.onnx  forward.onnx  adapt.onnx   the graphs (docs/bundle.md has their inputs and outputs)
   weights.bin                     external data of all graphs
   modules/<name>.safetensors      one per module
   selector.safetensors
@@ -14,6 +14,7 @@ from typing import Literal
 
 from pluto_edge._files import check_name, inside, read_tensors, sha256
 from pluto_edge._schema import check_version, decode, read_json
+from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import BundleError, ConfigError
 from pluto_edge.modules import Dims, Module, SelectorWeights, check_tensors
 from pluto_edge.preprocess import Preprocessing
@@ -23,7 +24,8 @@ __all__ = ["Bundle", "FileEntry", "Manifest", "ModuleEntry", "ParityEntry", "Pre
 
 SCHEMA_VERSION = 1
 MAX_DIM = 1_000_000
-MANIFEST, EMBED, FORWARD, WEIGHTS = "manifest.json", "embed.onnx", "forward.onnx", "weights.bin"
+MANIFEST, WEIGHTS = "manifest.json", "weights.bin"
+EMBED, FORWARD, ADAPT = "embed.onnx", "forward.onnx", "adapt.onnx"
 SELECTOR = "selector.safetensors"
 
 Precision = Literal["fp32", "fp16", "int8"]
@@ -81,6 +83,7 @@ class Manifest:
     classes: tuple[str, ...]
     modules: tuple[ModuleEntry, ...]
     files: dict[str, FileEntry]
+    adaptation: AdaptConfig
     parity: tuple[ParityEntry, ...] = ()
     tools: dict[str, str] = field(default_factory=dict)
     writer: str = WRITER
@@ -96,7 +99,7 @@ class Manifest:
         for name in ("size", "width", "depth", "classes"):
             if getattr(self.dims, name) > MAX_DIM:
                 raise ConfigError(f"dims.{name}: {getattr(self.dims, name)} is beyond {MAX_DIM:,}")
-        needed = [EMBED, FORWARD, WEIGHTS, SELECTOR, *(m.file for m in self.modules)]
+        needed = [EMBED, FORWARD, ADAPT, WEIGHTS, SELECTOR, *(m.file for m in self.modules)]
         absent = [n for n in needed if n not in self.files]
         if absent:
             raise ConfigError(f"files: {absent[0]!r} is not listed")
@@ -119,6 +122,11 @@ class Bundle:
         self.manifest = decode(Manifest, data, file.name, BundleError)
         for name, entry in self.manifest.files.items():
             self._check_file(name, entry, verify)
+
+    @property
+    def hash(self) -> str:
+        """What tells this bundle from every other: the sha256 of its manifest."""
+        return sha256(self.path / MANIFEST)
 
     def file(self, name: str) -> Path:
         return inside(self.path, name, BundleError)

@@ -13,6 +13,7 @@ from typing import Any
 
 from pluto_edge._files import check_name, inside, read_tensors, whole_folder, write_tensors, write_text
 from pluto_edge._schema import check_version, decode, read_json, to_text
+from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.modules import Dims, Kind, Module, SelectorWeights, check_module
 from pluto_edge.preprocess import Preprocessing
@@ -47,7 +48,7 @@ class Backbone:
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """`store.json`. `sources` are the module names, in order."""
+    """`store.json`. `sources` are the module names, in order; `adaptation` goes into the bundle."""
 
     backbone: Backbone
     preprocessing: Preprocessing
@@ -55,6 +56,7 @@ class StoreConfig:
     kind: Kind
     size: int
     sources: tuple[str, ...] = ()
+    adaptation: AdaptConfig = AdaptConfig()
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
 

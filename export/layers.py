@@ -1,0 +1,306 @@
+"""Layers of a ViT as ONNX operators, and the backward pass through them.
+
+ONNX Runtime's inference wheels have no gradient kernels, so the backward pass is written out in ordinary
+operators. Each layer emits its forward nodes and records how a gradient of its output becomes gradients of
+its inputs; `backward` walks the record in reverse. Only LayerNorm affines are parameters here: weights get no
+gradient, and nothing flows into values that do not depend on an affine (the tokens of the image).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from pluto_edge.export.backbone import Activation
+from pluto_edge.export.graph import GraphBuilder, Value
+
+Gradient = Callable[[Value], Value]
+
+_SQRT_HALF = float(np.sqrt(0.5))
+_GAUSS = float(1 / np.sqrt(2 * np.pi))
+_TANH = float(np.sqrt(2 / np.pi))
+_CUBE = 0.044715
+
+
+def array(tensor: torch.Tensor) -> NDArray[np.float32]:
+    return tensor.detach().float().numpy()
+
+
+def expand(g: GraphBuilder, value: Value, like: Value, shape: tuple[int, int] = (1, 1)) -> Value:
+    """`value` repeated to [batch of `like`, *shape]."""
+    batch = g.op("Shape", like, start=0, end=1)
+    return g.op("Expand", value, g.op("Concat", batch, g.ints(*shape), axis=0))
+
+
+def frozen_norm(g: GraphBuilder, x: Value, norm: nn.LayerNorm, name: str) -> Value:
+    scale, bias = (g.weight(f"{name}.{n}", array(t)) for n, t in norm.named_parameters())
+    return g.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=norm.eps)
+
+
+class Layers:
+    """Emits layers into `g`; with `differentiate` it also keeps the record for `backward`.
+
+    Values are [batch, tokens, width]; every output has its `shape`, so that a gradient can be cut and folded.
+    """
+
+    def __init__(self, g: GraphBuilder, differentiate: bool) -> None:
+        self.g = g
+        self._record: list[tuple[Value, dict[Value, Gradient]]] | None = [] if differentiate else None
+        self._active: set[Value] = set()
+        self._norms: list[tuple[int, Value, Value]] = []  # row, output, normalised input
+
+    # layers
+
+    def linear(
+        self, x: Value, weight: torch.Tensor, bias: Any, name: str, factor: torch.Tensor | float = 1.0
+    ) -> Value:
+        """x W^T + b, every output scaled by `factor`: a number, or one for each output (LayerScale)."""
+        scale = torch.as_tensor(factor)
+        matrix = self.g.weight(f"{name}.weight", array((weight * scale[..., None]).T))
+        offset = None if bias is None else self.g.weight(f"{name}.bias", array(bias * scale))
+        return self.project(x, matrix, offset, inputs=weight.shape[1], outputs=weight.shape[0])
+
+    def project(self, x: Value, matrix: Value, bias: Value | None, *, inputs: int, outputs: int) -> Value:
+        """x W + b with W [inputs, outputs]."""
+        g = self.g
+        y = g.op("MatMul", x, matrix)
+        if bias is not None:
+            y = g.op("Add", y, bias)
+
+        def gradient(dy: Value) -> Value:
+            # Gemm takes W as it lies in the file; a Transpose would be folded into a second copy of it
+            flat = g.op("Gemm", g.op("Reshape", dy, g.ints(-1, outputs)), matrix, transB=1)
+            return g.op("Reshape", flat, g.ints(-1, rows(x), inputs))
+
+        return self._done(y, (rows(x), outputs), {x: gradient})
+
+    def norm(self, x: Value, index: int, scale: Value, bias: Value, epsilon: float) -> Value:
+        """LayerNorm with affines that take a gradient; `index` is their row in the stack."""
+        g, options = self.g, {"axis": -1, "epsilon": epsilon}
+        if self._record is None:
+            return like(g.op("LayerNormalization", x, scale, bias, **options), x)
+        y, mean, inverse = g.ops("LayerNormalization", 3, x, scale, bias, **options)
+        normalised = g.op("Mul", g.op("Sub", x, mean), inverse)
+
+        def gradient(dy: Value) -> Value:
+            return norm_gradient(g, g.op("Mul", dy, scale), normalised, inverse)
+
+        self._active.add(y)
+        self._norms.append((index, y, normalised))
+        return self._done(y, None, {x: gradient}, like_=x)
+
+    def head_norm(self, x: Value, norm: nn.LayerNorm, name: str, factor: float = 1.0) -> Value:
+        """The frozen LayerNorm of queries or keys, [batch, tokens, heads, width]; scaled by `factor`."""
+        g = self.g
+        scale = g.weight(f"{name}.weight", array(norm.weight) * np.float32(factor))
+        bias = g.weight(f"{name}.bias", array(norm.bias) * np.float32(factor))
+        options = {"axis": -1, "epsilon": norm.eps}
+        if self._record is None:
+            return g.op("LayerNormalization", x, scale, bias, **options)
+        y, mean, inverse = g.ops("LayerNormalization", 3, x, scale, bias, **options)
+
+        def gradient(dy: Value) -> Value:
+            normalised = g.op("Mul", g.op("Sub", x, mean), inverse)
+            return norm_gradient(g, g.op("Mul", dy, scale), normalised, inverse)
+
+        return self._done(y, None, {x: gradient})
+
+    def add(self, x: Value, y: Value) -> Value:
+        return self._done(self.g.op("Add", x, y), None, {x: lambda d: d, y: lambda d: d}, like_=x)
+
+    def multiply(self, x: Value, y: Value) -> Value:
+        g = self.g
+        gradients: dict[Value, Gradient] = {x: lambda d: g.op("Mul", d, y), y: lambda d: g.op("Mul", d, x)}
+        return self._done(g.op("Mul", x, y), None, gradients, like_=x)
+
+    def activate(self, x: Value, kind: Activation) -> Value:
+        y, slope = ACTIVATIONS[kind]
+        gradients: dict[Value, Gradient] = {x: lambda d: self.g.op("Mul", d, slope(self.g, x))}
+        return self._done(y(self.g, x), None, gradients, like_=x)
+
+    def take(self, x: Value, start: int, end: int) -> Value:
+        """Tokens `start` to `end`."""
+        g, (count, width) = self.g, inner(x)
+        y = g.op("Slice", x, g.ints(start), g.ints(end), g.ints(1))
+
+        def gradient(dy: Value) -> Value:
+            def zeros(n: int) -> list[Value]:
+                return [expand(g, g.scalar(0.0), dy, (n, width))] if n else []
+
+            return g.op("Concat", *zeros(start), dy, *zeros(count - end), axis=1)
+
+        return self._done(y, (end - start, width), {x: gradient})
+
+    def split_heads(self, x: Value, heads: int) -> Value:
+        """[batch, tokens, width] to [batch, tokens, heads, width of a head]."""
+        g, width = self.g, inner(x)[1]
+        y = g.op("Reshape", x, g.ints(0, 0, heads, width // heads))
+        return self._done(y, None, {x: lambda d: g.op("Reshape", d, g.ints(0, 0, width))})
+
+    def attention(self, q: Value, k: Value, v: Value, tokens: int, width: int) -> Value:
+        """softmax(q k^T) v for [batch, tokens, heads, width of a head]; q is already scaled."""
+        g, swap = self.g, [0, 2, 1, 3]
+        queries, values = g.op("Transpose", q, perm=swap), g.op("Transpose", v, perm=swap)
+        keys = g.op("Transpose", k, perm=[0, 2, 3, 1])
+        weights = g.op("Softmax", g.op("MatMul", queries, keys), axis=-1)
+        mixed = g.op("MatMul", weights, values)
+        y = g.op("Reshape", g.op("Transpose", mixed, perm=swap), g.ints(0, 0, width))
+        memo: dict[Value, tuple[Value, Value]] = {}
+
+        def incoming(dy: Value) -> tuple[Value, Value]:
+            """The gradients of `mixed` and of the scores, shared by q, k and v."""
+            if dy not in memo:
+                heads, size = (g.op("Shape", q, start=i, end=i + 1) for i in (2, 3))
+                shape = g.op("Concat", g.ints(0, 0), heads, size, axis=0)
+                d_mixed = g.op("Transpose", g.op("Reshape", dy, shape), perm=swap)
+                d_weights = g.op("MatMul", d_mixed, g.op("Transpose", values, perm=[0, 1, 3, 2]))
+                total = g.op("ReduceSum", g.op("Mul", d_mixed, mixed), g.ints(-1), keepdims=1)
+                memo[dy] = d_mixed, g.op("Mul", weights, g.op("Sub", d_weights, total))
+            return memo[dy]
+
+        def d_q(dy: Value) -> Value:
+            d = g.op("MatMul", incoming(dy)[1], g.op("Transpose", keys, perm=[0, 1, 3, 2]))
+            return g.op("Transpose", d, perm=swap)
+
+        def d_k(dy: Value) -> Value:
+            d = g.op("MatMul", g.op("Transpose", incoming(dy)[1], perm=[0, 1, 3, 2]), queries)
+            return g.op("Transpose", d, perm=swap)
+
+        def d_v(dy: Value) -> Value:
+            d = g.op("MatMul", g.op("Transpose", weights, perm=[0, 1, 3, 2]), incoming(dy)[0])
+            return g.op("Transpose", d, perm=swap)
+
+        return self._done(y, (tokens, width), {q: d_q, k: d_k, v: d_v})
+
+    def mean(self, x: Value) -> Value:
+        """The mean of the tokens, as one token."""
+        g, (count, width) = self.g, inner(x)
+        if count == 1:
+            return x
+        y = g.op("ReduceMean", x, g.ints(1), keepdims=1)
+        share = g.scalar(1.0 / count)
+        gradients: dict[Value, Gradient] = {x: lambda d: expand(g, g.op("Mul", d, share), d, (count, 1))}
+        return self._done(y, (1, width), gradients)
+
+    # the backward pass
+
+    def backward(self, y: Value, dy: Value, depth: int) -> tuple[Value, Value]:
+        """Gradients of all `depth` LayerNorm scales and biases, stacked, for the gradient `dy` of `y`."""
+        assert self._record is not None
+        gradients = {y: dy}
+        for output, ways in reversed(self._record):
+            if output not in gradients:
+                continue
+            for source, way in ways.items():
+                d = way(gradients[output])
+                gradients[source] = self.g.op("Add", gradients[source], d) if source in gradients else d
+        scales: list[Value | None] = [None] * depth
+        biases: list[Value | None] = [None] * depth
+        for index, output, normalised in self._norms:
+            d = gradients[output]
+            scales[index], biases[index] = self._total(self.g.op("Mul", d, normalised)), self._total(d)
+        return self._stack(scales), self._stack(biases)
+
+    def _total(self, d: Value) -> Value:
+        return self.g.op("ReduceSum", d, self.g.ints(0, 1), keepdims=1)
+
+    def _stack(self, rows: list[Value | None]) -> Value:
+        return self.g.op("Squeeze", self.g.op("Concat", *rows, axis=0), self.g.ints(1))
+
+    def _done(
+        self,
+        y: Value,
+        shape: tuple[int, int] | None,
+        gradients: dict[Value, Gradient],
+        like_: Value | None = None,
+    ) -> Value:
+        if shape is not None:
+            y.shape, y.type = ir.Shape(["batch", *shape]), ir.TensorType(self.g.dtype)
+        elif like_ is not None:
+            like(y, like_)
+        if self._record is not None:
+            ways = {x: way for x, way in gradients.items() if x in self._active}
+            if ways:
+                self._active.add(y)
+            self._record.append((y, ways))
+        return y
+
+
+def norm_gradient(g: GraphBuilder, d: Value, normalised: Value, inverse: Value) -> Value:
+    """Through (x - mean) / deviation, for the gradient `d` of the normalised value."""
+    mean = g.op("ReduceMean", d, g.ints(-1), keepdims=1)
+    along = g.op("ReduceMean", g.op("Mul", d, normalised), g.ints(-1), keepdims=1)
+    centred = g.op("Sub", g.op("Sub", d, mean), g.op("Mul", normalised, along))
+    return g.op("Mul", centred, inverse)
+
+
+def inner(x: Value) -> tuple[int, int]:
+    """Tokens and width of [batch, tokens, width]."""
+    assert x.shape is not None
+    _, tokens, width = x.shape
+    assert isinstance(tokens, int) and isinstance(width, int)
+    return tokens, width
+
+
+def rows(x: Value) -> int:
+    return inner(x)[0]
+
+
+def like(y: Value, x: Value) -> Value:
+    y.shape, y.type = x.shape, x.type
+    return y
+
+
+def _gelu_slope(g: GraphBuilder, x: Value) -> Value:
+    """Φ(x) + x φ(x)."""
+    erf = g.op("Erf", g.op("Mul", x, g.scalar(_SQRT_HALF)))
+    below = g.op("Add", g.op("Mul", erf, g.scalar(0.5)), g.scalar(0.5))
+    density = g.op("Exp", g.op("Mul", g.op("Mul", x, x), g.scalar(-0.5)))
+    return g.op("Add", below, g.op("Mul", g.op("Mul", x, g.scalar(_GAUSS)), density))
+
+
+def _gelu_tanh_slope(g: GraphBuilder, x: Value) -> Value:
+    """(1 + t) / 2 + x (1 - t²) u' / 2 with t = tanh(u), u = sqrt(2/π) (x + 0.044715 x³)."""
+    square = g.op("Mul", x, x)
+    u = g.op("Mul", x, g.op("Add", g.op("Mul", square, g.scalar(_TANH * _CUBE)), g.scalar(_TANH)))
+    t = g.op("Tanh", u)
+    slope_u = g.op("Add", g.op("Mul", square, g.scalar(1.5 * _TANH * _CUBE)), g.scalar(0.5 * _TANH))
+    rest = g.op("Sub", g.scalar(1.0), g.op("Mul", t, t))
+    half = g.op("Add", g.op("Mul", t, g.scalar(0.5)), g.scalar(0.5))
+    return g.op("Add", half, g.op("Mul", g.op("Mul", x, rest), slope_u))
+
+
+def _gated(
+    factor: float,
+) -> tuple[Callable[[GraphBuilder, Value], Value], Callable[[GraphBuilder, Value], Value]]:
+    """x σ(a x), and its slope s + a x s (1 - s)."""
+
+    def gate(g: GraphBuilder, x: Value) -> tuple[Value, Value]:
+        inside = x if factor == 1.0 else g.op("Mul", x, g.scalar(factor))
+        return inside, g.op("Sigmoid", inside)
+
+    def slope(g: GraphBuilder, x: Value) -> Value:
+        inside, s = gate(g, x)
+        rest = g.op("Mul", inside, g.op("Sub", g.scalar(1.0), s))
+        return g.op("Mul", s, g.op("Add", rest, g.scalar(1.0)))
+
+    return lambda g, x: g.op("Mul", x, gate(g, x)[1]), slope
+
+
+def _relu_slope(g: GraphBuilder, x: Value) -> Value:
+    return g.op("Cast", g.op("Greater", x, g.scalar(0.0)), to=g.dtype)
+
+
+Emit = Callable[[GraphBuilder, Value], Value]
+
+ACTIVATIONS: dict[Activation, tuple[Emit, Emit]] = {
+    "gelu": (lambda g, x: g.op("Gelu", x), _gelu_slope),
+    "gelu_tanh": (lambda g, x: g.op("Gelu", x, approximate="tanh"), _gelu_tanh_slope),
+    "quick_gelu": _gated(1.702),
+    "silu": _gated(1.0),
+    "relu": (lambda g, x: g.op("Relu", x), _relu_slope),
+}

@@ -1,0 +1,78 @@
+"""How the runtime adapts. The bundle's manifest carries the defaults that were chosen for it."""
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal, get_args
+
+from pluto_edge.errors import ConfigError
+
+__all__ = ["AdaptConfig"]
+
+Optimizer = Literal["sgd", "adam"]
+Sam = Literal["batch", "sample"]
+
+
+@dataclass(frozen=True)
+class AdaptConfig:
+    """Algorithm 1 of the paper, part by part (docs/adaptation.md says how the defaults were chosen).
+
+    Attributes:
+        top_m: modules that are blended; None blends all.
+        selector: update the selector on every batch.
+        selector_lr, selector_optimizer, selector_steps: how.
+        sam: `batch`, one sharpness-aware step on the top module's LayerNorm affines a batch; `sample`, one a
+            sample, one after another (the paper's Algorithm 2 to the letter); None, no LayerNorm update.
+        ln_lr, ln_momentum: SGD on the affines.
+        rho: radius of the sharpness-aware step; 0 is plain entropy minimisation.
+        filter: leave out samples whose entropy is not below `entropy_margin` * ln K.
+        entropy_margin: E0 as a share of ln K.
+        ln_layers: rows of the 2L+1 affines that may change; None is all.
+        min_reliable: with fewer reliable samples the step changes nothing.
+        guard: watch for collapse and go back to the exported weights.
+        recovery: SAR's moving average: reset when that of the entropy falls below this share of ln K; None
+            never does.
+    """
+
+    top_m: int | None = None
+    selector: bool = True
+    selector_lr: float = 1e-3
+    selector_optimizer: Optimizer = "sgd"
+    selector_steps: int = 1
+    sam: Sam | None = "batch"
+    ln_lr: float = 1e-3
+    ln_momentum: float = 0.9
+    rho: float = 0.05
+    filter: bool = True
+    entropy_margin: float = 0.4
+    ln_layers: tuple[int, ...] | None = None
+    min_reliable: int = 1
+    guard: bool = True
+    recovery: float | None = None
+
+    def __post_init__(self) -> None:
+        _check(
+            "top_m", self.top_m is None or self.top_m >= 1, self.top_m, "at least 1, or None for all modules"
+        )
+        _check(
+            "selector_optimizer",
+            self.selector_optimizer in get_args(Optimizer),
+            self.selector_optimizer,
+            "sgd or adam",
+        )
+        _check("selector_steps", self.selector_steps >= 1, self.selector_steps, "at least 1")
+        _check("sam", self.sam is None or self.sam in get_args(Sam), self.sam, "batch, sample or None")
+        for name in ("selector_lr", "ln_lr", "rho"):
+            value = getattr(self, name)
+            _check(name, isfinite(value) and value >= 0, value, "a finite number from 0 on")
+        _check("ln_momentum", 0 <= self.ln_momentum < 1, self.ln_momentum, "0 up to, but not, 1")
+        _check("entropy_margin", 0 < self.entropy_margin <= 1, self.entropy_margin, "more than 0, at most 1")
+        _check("min_reliable", self.min_reliable >= 0, self.min_reliable, "0 or more")
+        rows_right = self.ln_layers is None or (len(self.ln_layers) > 0 and min(self.ln_layers) >= 0)
+        _check("ln_layers", rows_right, self.ln_layers, "rows from 0 on, or None for all")
+        recovery_right = self.recovery is None or 0 < self.recovery < 1
+        _check("recovery", recovery_right, self.recovery, "a share between 0 and 1, or None")
+
+
+def _check(name: str, right: bool, value: object, want: str) -> None:
+    if not right:
+        raise ConfigError(f"{name}: want {want}, got {value!r}")
