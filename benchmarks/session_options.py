@@ -39,9 +39,7 @@ print(json.dumps([min(seconds), pages * 4096 / 1e6]))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundles", nargs="+")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()

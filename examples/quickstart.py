@@ -13,9 +13,7 @@ import numpy as np
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="keep store and bundle here (default: a temporary folder)")
     options = parser.parse_args()
     if options.out:
@@ -50,9 +48,7 @@ def show(folder: Path) -> None:
     print(f"\n{runtime}")
     frames = np.random.default_rng(0).integers(0, 256, (4, 120, 160, 3), dtype=np.uint8)
     prediction = runtime.predict(frames)
-    for name, entropy, weights in zip(
-        prediction.classes, prediction.entropy, prediction.weights, strict=True
-    ):
+    for name, entropy, weights in zip(prediction.classes, prediction.entropy, prediction.weights, strict=True):
         blend = ", ".join(f"{m} {w:.2f}" for m, w in zip(prediction.modules, weights, strict=True))
         print(f"  {name:8}  entropy {entropy:.2f}  blend of {blend}")
 

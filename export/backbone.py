@@ -73,9 +73,7 @@ def create(
     if architecture.partition(".")[0] not in timm.list_models():
         raise BackboneError(f"{architecture!r} is not a timm model; see timm.list_models('*vit*')")
     try:
-        vit = timm.create_model(
-            name, pretrained=pretrained is not None, num_classes=0, img_size=size, **options
-        )
+        vit = timm.create_model(name, pretrained=pretrained is not None, num_classes=0, img_size=size, **options)
     except (TypeError, ValueError, AssertionError, KeyError, RuntimeError) as cause:
         if pretrained and isinstance(cause, RuntimeError):
             raise _no_download(name, cause) from cause
@@ -120,9 +118,7 @@ def load_weights(vit: nn.Module, file: Path) -> None:
         if key not in state:
             raise BackboneError(f"{file}: tensor {key!r} is missing")
         if state[key].shape != value.shape:
-            raise BackboneError(
-                f"{file}: {key}: want shape {list(value.shape)}, got {list(state[key].shape)}"
-            )
+            raise BackboneError(f"{file}: {key}: want shape {list(value.shape)}, got {list(state[key].shape)}")
         if not torch.isfinite(state[key]).all():
             raise BackboneError(f"{file}: {key}: holds NaN or infinity")
     vit.load_state_dict({k: state[k] for k in own})

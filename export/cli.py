@@ -26,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  pluto-export --modules store/ --out phone/ --precision int8\n"
         "  pluto-export --modules store/ --force --json | jq .parity"
     )
-    parser.add_argument(
-        "--modules", required=True, metavar="STORE", help="module store, as `pluto train` writes"
-    )
+    parser.add_argument("--modules", required=True, metavar="STORE", help="module store, as `pluto train` writes")
     parser.add_argument("--out", default="bundle", metavar="BUNDLE", help="folder to write (default: bundle)")
     parser.add_argument(
         "--precision",

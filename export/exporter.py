@@ -22,6 +22,7 @@ from pluto_edge.export.torch_vit import TorchViT
 from pluto_edge.export.vit_graph import build_adapt, build_embed, build_forward
 from pluto_edge.manifest import (
     ADAPT,
+    BACKBONE_LN,
     EMBED,
     FORWARD,
     MANIFEST,
@@ -182,6 +183,7 @@ def _write_modules(folder: Path, store: Store, vit: TorchViT) -> list[Module]:
         if index < 3:
             checked.append(module)
     write_tensors(folder / SELECTOR, store.load_selector().tensors)
+    write_tensors(folder / BACKBONE_LN, start)
     return checked
 
 

@@ -67,9 +67,7 @@ class GraphBuilder:
 
     def input(self, name: str, shape: Sequence[int | str], doc: str) -> Value:
         """A float32 graph input, converted to the graph's own type."""
-        value = ir.Value(
-            name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape), doc_string=doc
-        )
+        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape), doc_string=doc)
         self._inputs.append(value)
         if self.dtype == ir.DataType.FLOAT:
             return value
@@ -114,9 +112,7 @@ class GraphBuilder:
         """A frozen tensor of the backbone, in the graph's own type; large ones go to the shared file."""
         if name not in self._weights:
             data = array.astype(self.dtype.numpy(), copy=False)
-            tensor = (
-                self.weights.add(name, data) if data.nbytes > INLINE_BYTES else ir.tensor(data, name=name)
-            )
+            tensor = self.weights.add(name, data) if data.nbytes > INLINE_BYTES else ir.tensor(data, name=name)
             self._weights[name] = self._tape.initializer(tensor, name=name)
         return self._weights[name]
 

@@ -44,9 +44,7 @@ def make_random_store(
     for index in range(modules):
         _add_random_module(store, f"domain-{index}", config.dims, rng)
     store.save_selector(
-        SelectorWeights.random(
-            width=layout.width, classes=classes, hidden_x=32, hidden_l=32, out=32, seed=seed
-        )
+        SelectorWeights.random(width=layout.width, classes=classes, hidden_x=32, hidden_l=32, out=32, seed=seed)
     )
     return store
 

@@ -61,9 +61,7 @@ class TorchViT:
         return F.linear(self.features(tokens, module), module["head_weight"], module["head_bias"])
 
     def _norm(self, x: Tensor, module: Params, index: int) -> Tensor:
-        return F.layer_norm(
-            x, (x.shape[-1],), module["ln_scale"][index], module["ln_bias"][index], self.eps[index]
-        )
+        return F.layer_norm(x, (x.shape[-1],), module["ln_scale"][index], module["ln_bias"][index], self.eps[index])
 
     @staticmethod
     def _adapter(h: Tensor, module: Params, block: int) -> Tensor:

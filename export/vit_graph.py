@@ -86,9 +86,7 @@ def build_adapt(g: GraphBuilder, vit: Any, dims: Dims) -> None:
     d_logits = g.op("Neg", g.op("Mul", g.op("Mul", p, g.op("Add", log_p, entropy)), share))
     scale, bias = net.gradients(d_logits)
     g.output("logits", logits, ["batch", dims.classes], "pre-softmax logits of the module")
-    g.output(
-        "entropy", g.op("Squeeze", entropy, g.ints(1)), ["batch"], "of each sample's prediction, in nats"
-    )
+    g.output("entropy", g.op("Squeeze", entropy, g.ints(1)), ["batch"], "of each sample's prediction, in nats")
     g.output("reliable", reliable, [], "how many samples are reliable")
     g.output("ln_scale_grad", scale, dims.ln_shape, "of the mean entropy of the reliable samples")
     g.output("ln_bias_grad", bias, dims.ln_shape, "of the mean entropy of the reliable samples")
@@ -183,9 +181,7 @@ class VitGraph:
             g.op("Gather", self.module[n], at) for n in ("down_weight", "down_bias", "up_weight", "up_bias")
         )
         hidden = self.layers.project(h, down, down_bias, inputs=width, outputs=size)
-        out = self.layers.project(
-            self.layers.activate(hidden, "gelu"), up, up_bias, inputs=size, outputs=width
-        )
+        out = self.layers.project(self.layers.activate(hidden, "gelu"), up, up_bias, inputs=size, outputs=width)
         return self.layers.add(h, out)
 
     def pool(self, x: Value) -> Value:

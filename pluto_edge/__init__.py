@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pluto_edge.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from pluto_edge.config import AdaptConfig
     from pluto_edge.errors import (
         BackboneError,
         BundleError,
@@ -27,14 +28,17 @@ if TYPE_CHECKING:
     )
     from pluto_edge.manifest import Bundle, Manifest
     from pluto_edge.preprocess import Preprocessing
+    from pluto_edge.runtime.events import Event
     from pluto_edge.runtime.runtime import Prediction, Runtime
     from pluto_edge.store import Store
 
 _HOME = {
+    "AdaptConfig": "config",
     "BackboneError": "errors",
     "Bundle": "manifest",
     "BundleError": "errors",
     "ConfigError": "errors",
+    "Event": "runtime.events",
     "ImageError": "errors",
     "Manifest": "manifest",
     "MissingExtraError": "errors",
@@ -49,10 +53,12 @@ _HOME = {
 }
 
 __all__ = [
+    "AdaptConfig",
     "BackboneError",
     "Bundle",
     "BundleError",
     "ConfigError",
+    "Event",
     "ImageError",
     "Manifest",
     "MissingExtraError",

@@ -142,9 +142,7 @@ def _decode_tuple(args: tuple[Any, ...], data: object, where: str, error: Error)
         return tuple(_decode(args[0], v, f"{where}[{i}]", error) for i, v in enumerate(data))
     if len(data) != len(args):
         raise error(f"{where}: want {len(args)} values, got {len(data)}")
-    return tuple(
-        _decode(a, v, f"{where}[{i}]", error) for i, (a, v) in enumerate(zip(args, data, strict=True))
-    )
+    return tuple(_decode(a, v, f"{where}[{i}]", error) for i, (a, v) in enumerate(zip(args, data, strict=True)))
 
 
 def _show(value: object) -> str:

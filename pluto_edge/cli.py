@@ -32,9 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = next((a for a in arguments if a in COMMANDS), None)
     try:
         for name, (module, summary) in COMMANDS.items():
-            command = commands.add_parser(
-                name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
-            )
+            command = commands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
             if name == chosen:
                 implementation = import_module(module)
                 implementation.add_arguments(command)

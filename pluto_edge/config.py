@@ -50,9 +50,7 @@ class AdaptConfig:
     recovery: float | None = None
 
     def __post_init__(self) -> None:
-        _check(
-            "top_m", self.top_m is None or self.top_m >= 1, self.top_m, "at least 1, or None for all modules"
-        )
+        _check("top_m", self.top_m is None or self.top_m >= 1, self.top_m, "at least 1, or None for all modules")
         _check(
             "selector_optimizer",
             self.selector_optimizer in get_args(Optimizer),

@@ -62,9 +62,7 @@ def describe_store(store: Store) -> str:
         else "backbone.safetensors is missing"
     )
     selector = (
-        f"{store.load_selector().parameters:,} parameters"
-        if store.selector_file.is_file()
-        else "not trained yet"
+        f"{store.load_selector().parameters:,} parameters" if store.selector_file.is_file() else "not trained yet"
     )
     lines = _text.pairs(
         [

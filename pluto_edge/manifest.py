@@ -6,13 +6,14 @@ bundle/
   weights.bin                     external data of all graphs
   modules/<name>.safetensors      one per module
   selector.safetensors
+  layernorm.safetensors           the backbone's affines, for modules that come later
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pluto_edge._files import check_name, inside, read_tensors, sha256
+from pluto_edge._files import Tensors, check_name, inside, read_tensors, sha256
 from pluto_edge._schema import check_version, decode, read_json
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import BundleError, ConfigError
@@ -26,7 +27,7 @@ SCHEMA_VERSION = 1
 MAX_DIM = 1_000_000
 MANIFEST, WEIGHTS = "manifest.json", "weights.bin"
 EMBED, FORWARD, ADAPT = "embed.onnx", "forward.onnx", "adapt.onnx"
-SELECTOR = "selector.safetensors"
+SELECTOR, BACKBONE_LN = "selector.safetensors", "layernorm.safetensors"
 
 Precision = Literal["fp32", "fp16", "int8"]
 
@@ -99,7 +100,7 @@ class Manifest:
         for name in ("size", "width", "depth", "classes"):
             if getattr(self.dims, name) > MAX_DIM:
                 raise ConfigError(f"dims.{name}: {getattr(self.dims, name)} is beyond {MAX_DIM:,}")
-        needed = [EMBED, FORWARD, ADAPT, WEIGHTS, SELECTOR, *(m.file for m in self.modules)]
+        needed = [EMBED, FORWARD, ADAPT, WEIGHTS, SELECTOR, BACKBONE_LN, *(m.file for m in self.modules)]
         absent = [n for n in needed if n not in self.files]
         if absent:
             raise ConfigError(f"files: {absent[0]!r} is not listed")
@@ -139,6 +140,12 @@ class Bundle:
         module = Module(name, dims, read_tensors(self.file(entry.file), BundleError))
         check_tensors(module.tensors, {**dims.shapes, **dims.ln_shapes}, entry.file, BundleError)
         return module
+
+    def load_backbone_affines(self) -> Tensors:
+        """The LayerNorm affines that a module without its own starts with."""
+        tensors = read_tensors(self.file(BACKBONE_LN), BundleError)
+        check_tensors(tensors, self.manifest.dims.ln_shapes, BACKBONE_LN, BundleError)
+        return tensors
 
     def load_selector(self) -> SelectorWeights:
         return SelectorWeights.from_tensors(

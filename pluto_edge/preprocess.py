@@ -19,13 +19,7 @@ from pluto_edge.errors import ConfigError, ImageError
 __all__ = ["ImageBatch", "Images", "Preprocessing"]
 
 Pixels = NDArray[np.float32]
-Images = (
-    NDArray[np.uint8]
-    | NDArray[np.float32]
-    | Image.Image
-    | Sequence[NDArray[np.uint8]]
-    | Sequence[Image.Image]
-)
+Images = NDArray[np.uint8] | NDArray[np.float32] | Image.Image | Sequence[NDArray[np.uint8]] | Sequence[Image.Image]
 
 MAX_SIDE = 4096
 WANTED = (
@@ -91,9 +85,7 @@ class Preprocessing:
 
     def _scale(self, image: Image.Image, height: int, width: int) -> Image.Image:
         size = (max(width, 1), max(height, 1))
-        return (
-            image if image.size == size else image.resize(size, Image.Resampling[self.interpolation.upper()])
-        )
+        return image if image.size == size else image.resize(size, Image.Resampling[self.interpolation.upper()])
 
 
 def _crop(image: Image.Image, size: tuple[int, int], fill: tuple[int, int, int]) -> Image.Image:
@@ -139,6 +131,12 @@ class ImageBatch:
             return np.ascontiguousarray(self._items[part], dtype=np.float32)
         return np.stack([self._preprocessing(_to_pil(item)) for item in self._items[part]])
 
+    def take(self, indices: NDArray[np.intp]) -> Pixels:
+        """Normalised images at `indices`."""
+        if isinstance(self._items, np.ndarray):
+            return np.ascontiguousarray(self._items[indices], dtype=np.float32)
+        return np.stack([self._preprocessing(_to_pil(self._items[i])) for i in indices])
+
 
 def _array_items(array: NDArray[np.generic], size: tuple[int, int]) -> Sequence[object] | Pixels:
     if array.dtype == np.uint8 and array.ndim in (3, 4):
@@ -165,9 +163,7 @@ def _check_image(item: object, index: int) -> None:
     if not isinstance(item, np.ndarray):
         raise ImageError(f"{WANTED}; image {index} is a {type(item).__name__}")
     if item.dtype != np.uint8 or item.ndim != 3 or item.shape[2] != 3:
-        raise ImageError(
-            f"image {index}: want HWC uint8 with 3 channels, got {item.dtype} {list(item.shape)}"
-        )
+        raise ImageError(f"image {index}: want HWC uint8 with 3 channels, got {item.dtype} {list(item.shape)}")
     if 0 in item.shape:
         raise ImageError(f"image {index} has no pixels: shape {list(item.shape)}")
 

@@ -56,7 +56,7 @@ class StoreConfig:
     kind: Kind
     size: int
     sources: tuple[str, ...] = ()
-    adaptation: AdaptConfig = AdaptConfig()
+    adaptation: AdaptConfig = field(default_factory=AdaptConfig)
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
 

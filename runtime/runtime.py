@@ -1,24 +1,25 @@
-"""`Runtime`: a bundle that predicts."""
+"""`Runtime`: a bundle that predicts and adapts."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pluto_edge.errors import ConfigError
-from pluto_edge.manifest import EMBED, FORWARD, Bundle, Manifest
-from pluto_edge.modules import Module
+from pluto_edge.config import AdaptConfig
+from pluto_edge.manifest import Bundle, Manifest
 from pluto_edge.preprocess import ImageBatch, Images
 from pluto_edge.runtime import selector
-from pluto_edge.runtime.session import Engine, Provider, Tensor
+from pluto_edge.runtime.events import Event
+from pluto_edge.runtime.learner import Blend, Learner
+from pluto_edge.runtime.network import Network
+from pluto_edge.runtime.session import Engine, Provider
 
 __all__ = ["Prediction", "Runtime"]
 
 Array = NDArray[np.float32]
-
-MICRO_BATCH = 8  # images in flight: peak memory does not grow with the batch
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,21 @@ class Prediction:
 
 
 class Runtime:
-    """A bundle, loaded: `runtime.predict(images)`.
+    """A bundle, loaded.
+
+    `predict(images)` never learns. `step(images)`, or calling the runtime, predicts and learns from the batch
+    (Algorithm 1). `adapt(images)` learns only: few-shot is `adapt` once, then `predict`; zero-shot is `predict`.
+
+    Several threads may share a runtime: results are as if their calls came one after another.
 
     Args:
         bundle: folder that `pluto-export` wrote.
         providers: None or "auto": CUDA if it really loads, else CPU (`runtime.provider` says which); or a
             name ("cpu", "cuda") or list of ONNX Runtime providers, which is honoured or raises.
         threads: for ONNX Runtime; None is one per core that this process may use.
-        top_m: how many modules are blended; None blends all.
+        top_m: how many modules are blended; None leaves it to `config`.
+        config: how it adapts; None takes the bundle's own.
+        on_event: called with every `Event`, in the thread that caused it.
         verify: check the sha256 of every file of the bundle.
     """
 
@@ -68,77 +76,106 @@ class Runtime:
         threads: int | None = None,
         top_m: int | None = None,
         *,
+        config: AdaptConfig | None = None,
+        on_event: Callable[[Event], None] | None = None,
         verify: bool = True,
     ) -> None:
-        if top_m is not None and top_m < 1:
-            raise ConfigError(f"top_m: want at least 1, or None for all modules, got {top_m}")
-        self._bundle = Bundle(bundle, verify)
-        self.top_m = top_m
-        int8 = self.manifest.precision == "int8"
-        self._engine = Engine(providers, threads, cpu_only="an int8 bundle runs on the CPU" if int8 else "")
-        self._embed = self._engine.open(self._bundle.file(EMBED))
-        self._forward = self._engine.open(self._bundle.file(FORWARD), prepack=int8)
-        self._selector = self._bundle.load_selector()
-        self._modules = {n: self._on_device(self._bundle.load_module(n)) for n in self.manifest.names}
+        opened = Bundle(bundle, verify)
+        config = config or opened.manifest.adaptation
+        if top_m is not None:
+            config = replace(config, top_m=top_m)
+        int8 = opened.manifest.precision == "int8"
+        engine = Engine(providers, threads, cpu_only="an int8 bundle runs on the CPU" if int8 else "")
+        self._network = Network(opened, engine)
+        self._learner = Learner(self._network, config, on_event)
 
     @property
     def manifest(self) -> Manifest:
-        return self._bundle.manifest
+        return self._network.bundle.manifest
+
+    @property
+    def config(self) -> AdaptConfig:
+        return self._learner.config
 
     @property
     def provider(self) -> str:
         """The ONNX Runtime provider that the graphs run on."""
-        return self._engine.provider
+        return self._network.engine.provider
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return tuple(self._modules)
+        return tuple(self._network.modules)
 
     @property
     def classes(self) -> tuple[str, ...]:
         return self.manifest.classes
 
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The last thousand events, oldest first."""
+        return tuple(self._learner.events)
+
     def __repr__(self) -> str:
         return (
-            f"Runtime({str(self._bundle.path)!r}: {self.manifest.architecture}, {self.manifest.precision}, "
-            f"{len(self._modules)} modules, {len(self.classes)} classes, {self.provider})"
+            f"Runtime({str(self._network.bundle.path)!r}: {self.manifest.architecture}, "
+            f"{self.manifest.precision}, {len(self.modules)} modules, {len(self.classes)} classes, "
+            f"{self.provider})"
         )
 
     def predict(self, images: Images) -> Prediction:
-        """Blend the modules' predictions, zero-shot: no state changes."""
-        batch = ImageBatch(images, self.manifest.preprocessing)
-        logits, x_hat = self._all_logits(batch)
-        weight = selector.weights(self._selector, x_hat, logits)
-        return self._blend(logits, weight)
+        """Blend the modules' predictions with what was learned so far; nothing changes."""
+        return self._prediction(self._learner.predict(self._batch(images)))
 
-    def _all_logits(self, batch: ImageBatch) -> tuple[Array, Array]:
-        """Logits [B,N,K] of every module and x̂ [B,d]; each image is embedded once."""
-        parts = [self._micro(batch[i : i + MICRO_BATCH]) for i in range(0, len(batch), MICRO_BATCH)]
-        logits, x_hat = zip(*parts, strict=True)
-        return np.concatenate(logits), np.concatenate(x_hat)
+    def step(self, images: Images) -> Prediction:
+        """Predict a batch and learn from it. A step that goes wrong changes nothing and says so in `events`."""
+        return self._prediction(self._learner.step(self._batch(images))[0])
 
-    def _micro(self, pixels: Array) -> tuple[Array, Array]:
-        embedded = self._embed({"pixels": self._engine.tensor(pixels)})
-        tokens = {"tokens": embedded["tokens"]}
-        logits = [self._forward({**tokens, **m})["logits"].numpy() for m in self._modules.values()]
-        return np.stack(logits, axis=1), embedded["x_hat"].numpy()
+    __call__ = step
 
-    def _blend(self, logits: Array, weight: Array) -> Prediction:
-        kept, order = selector.select(weight, self.top_m)
-        mixed = np.einsum("bn,bnk->bk", kept, logits)
-        probabilities = selector.softmax(mixed)
-        labels = mixed.argmax(axis=1)
-        names = self.modules
+    def adapt(self, images: Images) -> Event:
+        """Learn from a batch; the event says what happened."""
+        return self._learner.step(self._batch(images))[1]
+
+    def reset(self, module: str | None = None) -> None:
+        """Forget: back to the exported weights bit for bit, all of them or one module's."""
+        self._learner.reset(module)
+
+    def save(self, path: str | Path) -> None:
+        """Write what was learned: atomic, and the state that was there before is kept as `path.previous`."""
+        self._learner.save(path)
+
+    def restore(self, path: str | Path) -> None:
+        """Take up a saved state; where the newest file is damaged, the one before it."""
+        self._learner.restore(path)
+
+    def add_module(self, path: str | Path) -> str:
+        """Load a module folder of a store; it takes part from the next call on. Gives its name."""
+        name = self._network.add(path)
+        self._learner.note(f"{name} was added")
+        return name
+
+    def remove_module(self, name: str) -> None:
+        """Take a module out; what the others learned stays."""
+        self._network.remove(name)
+        self._learner.note(f"{name} was removed")
+
+    def _batch(self, images: Images) -> ImageBatch:
+        return ImageBatch(images, self.manifest.preprocessing)
+
+    def _prediction(self, blend: Blend) -> Prediction:
+        probabilities = blend.probabilities
+        labels = probabilities.argmax(axis=1)
         return Prediction(
             labels=labels,
             classes=tuple(self.classes[i] for i in labels),
-            probabilities=probabilities.astype(np.float32),
-            logits=mixed,
-            weights=kept,
-            modules=names,
-            selected=tuple(names[i] for i in order),
-            entropy=selector.entropy(probabilities).astype(np.float32),
+            probabilities=_float(probabilities),
+            logits=_float(blend.logits),
+            weights=_float(blend.weights),
+            modules=blend.names,
+            selected=tuple(blend.names[i] for i in blend.order),
+            entropy=_float(selector.entropy(probabilities)),
         )
 
-    def _on_device(self, module: Module) -> dict[str, Tensor]:
-        return {name: self._engine.tensor(value) for name, value in module.tensors.items()}
+
+def _float(value: NDArray[Any]) -> Array:
+    return value.astype(np.float32)

@@ -52,9 +52,7 @@ def make_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Store]
 
 
 @pytest.fixture(scope="session")
-def make_bundle(
-    make_store: Callable[..., Store], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Path]:
+def make_bundle(make_store: Callable[..., Store], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """A session-wide bundle that tests only read."""
     made: dict[tuple[object, ...], Path] = {}
 

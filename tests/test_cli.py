@@ -41,7 +41,7 @@ def test_export_then_info(
     store, out = str(make_store().path), str(tmp_path / "bundle")
     assert main(["export", "--modules", store, "--out", out]) == 0
     text = capsys.readouterr().out
-    assert text.count("✓") == 10
+    assert text.count("✓") == 22
     assert "agrees with torch" in text
     assert main(["info", out]) == 0
     text = capsys.readouterr().out
@@ -58,7 +58,7 @@ def test_export_json_and_quiet(
     store = str(make_store().path)
     assert main(["export", "--modules", store, "--out", str(tmp_path / "a"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert len(report["parity"]) == 9 and all(e["passed"] for e in report["parity"])
+    assert len(report["parity"]) == 21 and all(e["passed"] for e in report["parity"])
     assert report["manifest"]["dims"]["width"] == 48
     assert main(["export", "--modules", store, "--out", str(tmp_path / "b"), "--quiet"]) == 0
     captured = capsys.readouterr()

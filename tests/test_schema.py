@@ -30,9 +30,7 @@ class Outer:
     option: bool | int | str = False
 
 
-inners = st.builds(
-    Inner, st.tuples(st.integers(), st.integers()), st.floats(allow_nan=False, allow_infinity=False)
-)
+inners = st.builds(Inner, st.tuples(st.integers(), st.integers()), st.floats(allow_nan=False, allow_infinity=False))
 outers = st.builds(
     Outer,
     st.text(),

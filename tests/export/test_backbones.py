@@ -95,9 +95,7 @@ def run_graphs(
 def test_feature_equals_timm(feature: str, tmp_path: Path) -> None:
     """An adapter that does nothing, and the ViT's own head: logits are timm's own."""
     architecture, options, size = FEATURES[feature]
-    vit = shake(
-        backbone.timm.create_model(architecture, num_classes=CLASSES, img_size=size, **TINY | options)
-    )
+    vit = shake(backbone.timm.create_model(architecture, num_classes=CLASSES, img_size=size, **TINY | options))
     check_supported(vit, feature)
     wrapped = TorchViT(vit)
     dims = Dims("adapter", 4, vit.embed_dim, len(vit.blocks), CLASSES)

@@ -19,7 +19,7 @@ from pluto_edge.export.backbone import load_backbone
 from pluto_edge.export.torch_vit import TorchSelector, TorchViT
 from pluto_edge.modules import Kind
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime import runtime as runtime_module
+from pluto_edge.runtime import network as network_module
 from pluto_edge.store import Store
 
 LOGITS_ABSOLUTE = 1e-4  # what the project promises of predictions, in logits
@@ -83,7 +83,7 @@ def test_micro_batches_do_not_show(
     runtime = Runtime(make_bundle())
     want = runtime.predict(frames)
     for size in (1, 3, 64):
-        monkeypatch.setattr(runtime_module, "MICRO_BATCH", size)
+        monkeypatch.setattr(network_module, "MICRO_BATCH", size)
         np.testing.assert_allclose(runtime.predict(frames).logits, want.logits, atol=1e-5)
 
 
@@ -98,9 +98,7 @@ def test_images_in_every_form(make_bundle: Callable[..., Path], frames: np.ndarr
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_other_precisions_predict(
-    make_bundle: Callable[..., Path], frames: np.ndarray, precision: str
-) -> None:
+def test_other_precisions_predict(make_bundle: Callable[..., Path], frames: np.ndarray, precision: str) -> None:
     small, plain = Runtime(make_bundle(precision=precision)), Runtime(make_bundle())
     assert np.abs(small.predict(frames).probabilities - plain.predict(frames).probabilities).max() < 0.2
     if precision == "int8":

@@ -40,9 +40,7 @@ def test_a_provider_that_falls_back_is_not_taken_for_loading(monkeypatch: pytest
     """What ONNX Runtime does when CUDA's libraries are missing: a log line, and a session on the CPU."""
     real = session.ort.InferenceSession
     monkeypatch.setattr(session.ort, "get_available_providers", lambda: [CUDA, CPU])
-    monkeypatch.setattr(
-        session.ort, "InferenceSession", lambda *a, providers, **k: real(*a, providers=[CPU], **k)
-    )
+    monkeypatch.setattr(session.ort, "InferenceSession", lambda *a, providers, **k: real(*a, providers=[CPU], **k))
     assert "fell back" in loads(CUDA)
     assert Engine().provider == CPU
     with pytest.raises(ProviderError, match="fell back"):

@@ -1,0 +1,168 @@
+"""PLUTO, Algorithms 1 and 2, readable with the paper open.
+
+Nothing here keeps state: a step takes one and proposes another. Whether the proposal is taken is decided in
+`learner.py`.
+"""
+
+from dataclasses import dataclass, replace
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pluto_edge.config import AdaptConfig
+from pluto_edge.modules import SelectorWeights
+from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime import selector as g
+from pluto_edge.runtime.network import Gradient, Network, Pass
+from pluto_edge.runtime.state import Affines, State, Wide
+from pluto_edge.runtime.timing import Stages
+
+ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a step would do: the next state, and all that led to it."""
+
+    state: State
+    passed: Pass
+    weights: Wide  # w* [B,N], before the selection
+    kept: Wide  # [B,N], zero outside the top M, rows sum to 1
+    order: NDArray[np.intp]  # the selected modules, heaviest first
+    entropy_before: float
+    entropy_after: float
+    reliable: int
+    loss: float | None  # mean entropy of the reliable samples at λ + ε
+    guessed: bool
+
+
+def propose(network: Network, state: State, batch: ImageBatch, config: AdaptConfig, stages: Stages) -> Proposal:
+    """Algorithm 1 on one batch."""
+    threshold = config.entropy_margin * log(network.bundle.manifest.dims.classes) if config.filter else np.inf
+    guess = state.top if config.sam == "batch" and state.top in network.modules else None
+
+    with stages("forward"):  # lines 4 to 6: logits of the N modules
+        passed = network.run(batch, state.affines, differentiate=guess, threshold=threshold)
+    with stages("selector"):  # lines 7 to 12: weights, pseudo-labels, G to G*, updated weights
+        before, proposal = update_selector(state, passed, config)
+        weights = g.weights(proposal.selector, passed.x_hat, passed.logits)
+        kept, order = g.select(weights, config.top_m)  # lines 13 to 15: batch mean, top M, rescale
+        after = mixed_entropy(weights, passed)
+    top = passed.names[order[0]]
+    proposal = replace(proposal, top=top)
+
+    reliable, loss = 0, None
+    with stages("layer_norm"):  # line 16: the top module's affines, sharpness-aware
+        if config.sam == "batch":
+            first = passed.gradient if top == guess else None
+            proposal, reliable, loss = sam_batch(network, proposal, batch, passed, first, threshold, config)
+        elif config.sam == "sample":
+            proposal, reliable, loss = sam_samples(network, proposal, batch, threshold, config)
+    return Proposal(proposal, passed, weights, kept, order, before, after, reliable, loss, top == guess)
+
+
+def update_selector(state: State, passed: Pass, config: AdaptConfig) -> tuple[float, State]:
+    """Gradient steps on the mean entropy of the mixed pseudo-labels; gives the entropy before them, too."""
+    before = mixed_entropy(g.weights(state.selector, passed.x_hat, passed.logits), passed)
+    if not config.selector:
+        return before, state
+    tensors = {k: v.astype(np.float64) for k, v in state.selector.tensors.items()}
+    moments = dict(state.moments)
+    for _ in range(config.selector_steps):
+        current = SelectorWeights(**{k: v.astype(np.float32) for k, v in tensors.items()})
+        _, gradient = g.entropy_gradient(current, passed.x_hat, passed.logits)
+        if config.selector_optimizer == "adam":
+            gradient, moments = _adam(gradient, moments)
+        tensors = {k: v - config.selector_lr * gradient[k] for k, v in tensors.items()}
+    updated = SelectorWeights(**{k: v.astype(np.float32) for k, v in tensors.items()})
+    return before, replace(state, selector=updated, moments=moments)
+
+
+def mixed_entropy(weights: Wide, passed: Pass) -> float:
+    mixed = np.einsum("bn,bnk->bk", weights, g.softmax(passed.logits))
+    return float(g.entropy(mixed).mean())
+
+
+def sam_batch(
+    network: Network,
+    state: State,
+    batch: ImageBatch,
+    passed: Pass,
+    first: Gradient | None,
+    threshold: float,
+    config: AdaptConfig,
+) -> tuple[State, int, float | None]:
+    """One sharpness-aware step on the top module for the mean entropy of the reliable samples.
+
+    `first` is the gradient at λ when it is known already: the module was guessed right, and the pass that gave
+    its logits gave the gradient too.
+    """
+    name = state.top
+    assert name is not None
+    if first is None:
+        entropy = g.entropy(g.softmax(passed.logits[:, passed.names.index(name)]))
+        reliable = np.flatnonzero(entropy < threshold)
+        if len(reliable):
+            first = network.gradient(batch, reliable, name, current(network, state, name))
+            first = replace(first, reliable=reliable)
+    if first is None or not len(first.reliable):
+        return state, 0, None
+    return sharpness_aware(network, state, batch, first, first.reliable, config)
+
+
+def sam_samples(
+    network: Network, state: State, batch: ImageBatch, threshold: float, config: AdaptConfig
+) -> tuple[State, int, float | None]:
+    """Algorithm 2: sample after sample, each from the affines that the one before it left."""
+    name = state.top
+    assert name is not None
+    losses = []
+    for index in range(len(batch)):
+        sample = np.array([index])
+        first = network.gradient(batch, sample, name, current(network, state, name), threshold)
+        if len(first.reliable):  # else: filter the sample with large entropy
+            state, _, loss = sharpness_aware(network, state, batch, first, sample, config)
+            losses.append(loss)
+    return state, len(losses), float(np.mean(losses)) if losses else None
+
+
+def sharpness_aware(
+    network: Network,
+    state: State,
+    batch: ImageBatch,
+    first: Gradient,
+    reliable: NDArray[np.intp],
+    config: AdaptConfig,
+) -> tuple[State, int, float]:
+    """v = ∇ at λ; ε = ρ v / ‖v‖; ∇ again at λ + ε; SGD at λ. ρ = 0 is plain entropy minimisation."""
+    name = state.top
+    assert name is not None
+    affines = current(network, state, name)
+    v = first.affines.only(config.ln_layers)
+    loss, gradient = first.loss, v
+    if config.rho > 0 and v.norm > 0:
+        moved = affines.plus(v, config.rho / v.norm)
+        second = network.gradient(batch, reliable, name, moved)
+        loss, gradient = second.loss, second.affines.only(config.ln_layers)
+    if config.ln_momentum and name in state.momentum:
+        gradient = gradient.plus(state.momentum[name], config.ln_momentum)
+    momentum = {**state.momentum, name: gradient} if config.ln_momentum else state.momentum
+    updated = {**state.affines, name: affines.plus(gradient, -config.ln_lr)}
+    return replace(state, affines=updated, momentum=momentum), len(reliable), loss
+
+
+def current(network: Network, state: State, name: str) -> Affines:
+    return state.affines.get(name) or network.modules[name].exported
+
+
+def _adam(gradient: dict[str, Wide], moments: dict[str, Wide]) -> tuple[dict[str, Wide], dict[str, Wide]]:
+    """The direction of Adam's step, and its memory; `moments` holds m, v and the count t."""
+    (b1, b2), t = ADAM_BETAS, float(moments.get("t", np.zeros(1))[0]) + 1
+    direction, memory = {}, {"t": np.array([t])}
+    for key, value in gradient.items():
+        m = b1 * moments.get(f"m.{key}", np.zeros_like(value)) + (1 - b1) * value
+        v = b2 * moments.get(f"v.{key}", np.zeros_like(value)) + (1 - b2) * np.square(value)
+        direction[key] = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + ADAM_EPSILON)
+        memory |= {f"m.{key}": m, f"v.{key}": v}
+    return direction, memory

@@ -1,0 +1,65 @@
+"""What happened, structured: one event a step, and one for every reset, restore or change of modules."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pluto_edge import _text
+
+Kind = Literal["step", "rollback", "reset", "restore", "module"]
+
+MAX_EVENTS = 1000
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened to a learner.
+
+    Attributes:
+        kind: `step` (committed), `rollback` (a step that changed nothing, or was taken back to the exported
+            weights), `reset`, `restore`, `module` (one came or went).
+        step: steps seen so far, committed or not.
+        reason: why, unless it is a plain step.
+        top: the module with the largest mean weight.
+        weights: mean weight of every module over the batch, before the selection.
+        samples, reliable: in the batch, and below the entropy threshold for the top module.
+        entropy_before, entropy_after: mean entropy of the mixed pseudo-labels, before and after the selector's
+            update.
+        guessed: the top module was guessed right, so that its first pass was not computed twice.
+        milliseconds: per stage.
+    """
+
+    kind: Kind
+    step: int
+    reason: str = ""
+    top: str = ""
+    weights: dict[str, float] = field(default_factory=dict)
+    samples: int = 0
+    reliable: int = 0
+    entropy_before: float = 0.0
+    entropy_after: float = 0.0
+    guessed: bool = False
+    milliseconds: dict[str, float] = field(default_factory=dict)
+
+
+HEADER = ("step", "", "top module", "weight", "entropy", "after", "reliable", "ms", "")
+
+
+def row(event: Event) -> tuple[str, ...]:
+    if event.kind not in ("step", "rollback"):
+        return (str(event.step), event.kind, *[""] * 6, event.reason)
+    return (
+        str(event.step),
+        _text.tick(event.kind == "step"),
+        event.top,
+        f"{event.weights.get(event.top, 0.0):.2f}",
+        f"{event.entropy_before:.3f}",
+        f"{event.entropy_after:.3f}",
+        f"{event.reliable}/{event.samples}",
+        f"{sum(event.milliseconds.values()):.0f}",
+        event.reason,
+    )
+
+
+def table(events: Sequence[Event]) -> str:
+    return _text.table(HEADER, [row(e) for e in events], right=(0, 3, 4, 5, 6, 7))

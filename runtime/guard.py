@@ -1,0 +1,69 @@
+"""Whether adaptation has gone wrong.
+
+Entropy minimisation collapses silently: every image becomes the same class, with great confidence. A stream
+that really shows one class looks just like that from the inside, so the judge is outside: the same images
+through the exported weights, which never learned anything. It is asked only when there is a suspicion.
+"""
+
+from collections.abc import Sequence
+from math import exp, log
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pluto_edge.runtime.selector import entropy
+
+Evidence = tuple[int, int, float, float]  # label adapted and exported, entropy adapted and exported
+
+MIN_SAMPLES = 16  # fewer predictions say nothing about their spread
+MAX_WINDOW = 512
+
+# Suspicion: the predictions' effective number of classes, or their mean entropy, is this small.
+FEW_CLASSES = 0.25  # of the classes that could have shown up, beyond the first
+LOW_ENTROPY = 0.01  # of ln K
+
+# Verdict: the exported weights see the dominant class this much less often, or are this much less sure.
+SEEN_LESS = 0.3  # share of the adapted share, plus chance (1/K)
+HIGH_ENTROPY = 0.2  # of ln K
+
+
+def window(classes: int) -> int:
+    """How many recent predictions are watched: enough to see every class twice."""
+    return min(max(64, 2 * classes), MAX_WINDOW)
+
+
+def few_classes(labels: ArrayLike, classes: int) -> bool:
+    """The effective number of predicted classes, exp of their entropy, against how many could have shown up."""
+    counts = np.bincount(np.asarray(labels), minlength=classes)
+    spread = exp(float(entropy(counts / counts.sum())))
+    return spread <= 1 + FEW_CLASSES * (min(classes, int(counts.sum())) - 1)
+
+
+def suspicion(labels: Sequence[int], mean_entropy: float, classes: int) -> bool:
+    """Cheap, on every step: recent predicted labels, and this batch's mean entropy."""
+    if len(labels) < MIN_SAMPLES:
+        return False
+    return few_classes(labels, classes) or mean_entropy < LOW_ENTROPY * log(classes)
+
+
+def compare(adapted: NDArray[np.floating], exported: NDArray[np.floating]) -> tuple[Evidence, ...]:
+    """Probabilities [n,K] of the same images, both ways."""
+    columns = (adapted.argmax(1), exported.argmax(1), entropy(adapted), entropy(exported))
+    return tuple((int(a), int(b), float(c), float(d)) for a, b, c, d in zip(*columns, strict=True))
+
+
+def verdict(evidence: Sequence[Evidence], classes: int) -> str | None:
+    """Why these predictions are a collapse, or None."""
+    if len(evidence) < MIN_SAMPLES:
+        return None
+    labels, plain, sure, plain_sure = (np.array(v) for v in zip(*evidence, strict=True))
+    dominant = int(np.bincount(labels, minlength=classes).argmax())
+    share, plain_share = float((labels == dominant).mean()), float((plain == dominant).mean())
+    if few_classes(labels, classes) and plain_share < share * (SEEN_LESS + 1 / classes):
+        return (
+            f"collapse of classes: class {dominant} is predicted for {share:.0%}, "
+            f"with the exported weights for {plain_share:.0%}"
+        )
+    if sure.mean() < LOW_ENTROPY * log(classes) and plain_sure.mean() > HIGH_ENTROPY * log(classes):
+        return f"collapse of entropy: {sure.mean():.3f}, with the exported weights {plain_sure.mean():.3f}"
+    return None

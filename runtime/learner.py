@@ -1,0 +1,191 @@
+"""One line of learning: a state, the steps that change it, and the guard that takes them back.
+
+Steps are transactions. A step computes a proposal from the state as it is; the state is replaced in one
+assignment at the very end, or not at all. Predictions read the state once, so they never see half a step.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import log
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pluto_edge.config import AdaptConfig
+from pluto_edge.errors import ConfigError
+from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime import guard, persistence, selector
+from pluto_edge.runtime.algorithm import Proposal, propose
+from pluto_edge.runtime.events import MAX_EVENTS, Event
+from pluto_edge.runtime.network import Network, Pass
+from pluto_edge.runtime.state import Affines, State, Wide
+from pluto_edge.runtime.timing import Stages
+
+AVERAGE = 0.9  # of SAR's moving average
+
+
+@dataclass(frozen=True)
+class Blend:
+    """A prediction in numbers: logits [B,K], weights [B,N] and the selected modules, heaviest first."""
+
+    logits: Wide
+    weights: Wide
+    order: NDArray[np.intp]
+    names: tuple[str, ...]
+
+    @property
+    def probabilities(self) -> Wide:
+        return selector.softmax(self.logits)
+
+
+class Learner:
+    def __init__(
+        self, network: Network, config: AdaptConfig, on_event: Callable[[Event], None] | None = None
+    ) -> None:
+        rows = network.bundle.manifest.dims.ln_shape[0]
+        if config.ln_layers is not None and max(config.ln_layers) >= rows:
+            raise ConfigError(f"ln_layers: want rows below {rows}, got {max(config.ln_layers)}")
+        self.network, self.config, self.on_event = network, config, on_event
+        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._exported = State(network.bundle.load_selector())
+        self.state = self._exported
+        self._lock = threading.RLock()
+
+    def predict(self, batch: ImageBatch) -> Blend:
+        state = self.state
+        passed = self.network.run(batch, state.affines)
+        return self._blend(passed, selector.weights(state.selector, passed.x_hat, passed.logits))
+
+    def step(self, batch: ImageBatch) -> tuple[Blend, Event]:
+        """Algorithm 1: predict and learn. What is rolled back is predicted as if the step had not been."""
+        with self._lock:
+            before, stages = self.state, Stages()
+            try:
+                proposal = propose(self.network, before, batch, self.config, stages)
+                with stages("guard"):
+                    blend, after, reason = self._judge(batch, before, proposal)
+            except Exception as error:
+                self.state = replace(before, steps=before.steps + 1, rollbacks=before.rollbacks + 1)
+                reason = f"{type(error).__name__}: {error}"
+                self._emit(Event("rollback", self.state.steps, reason, samples=len(batch)))
+                raise
+            counted = replace(
+                after,
+                steps=before.steps + 1,
+                samples=before.samples + len(batch),
+                rollbacks=before.rollbacks + bool(reason),
+            )
+            self.state = counted
+            event = _describe(proposal, counted.steps, reason, stages)
+            self._emit(event)
+            return blend, event
+
+    def reset(self, module: str | None = None) -> None:
+        """Back to the exported weights, bit for bit: all of it, or one module's affines."""
+        with self._lock:
+            if module is not None and module not in self.network.modules:
+                raise ConfigError(f"no module {module!r}; there are: {', '.join(self.network.modules)}")
+            state = self._exported
+            if module is not None:
+                state = replace(
+                    self.state,
+                    affines=_without(self.state.affines, module),
+                    momentum=_without(self.state.momentum, module),
+                )
+            self.state = replace(state, steps=self.state.steps)
+            self._emit(Event("reset", self.state.steps, module or "all modules and the selector"))
+
+    def save(self, path: str | Path) -> None:
+        persistence.save(Path(path), self.state, self.network.bundle.hash)
+
+    def restore(self, path: str | Path) -> None:
+        with self._lock:
+            self.state = persistence.restore(Path(path), self._exported, self.network)
+            self._emit(Event("restore", self.state.steps, str(path)))
+
+    def note(self, reason: str) -> None:
+        """A module came or went."""
+        with self._lock:
+            self._emit(Event("module", self.state.steps, reason))
+
+    def _judge(self, batch: ImageBatch, before: State, proposal: Proposal) -> tuple[Blend, State, str]:
+        """What is predicted, what the state becomes, and why if it is not the proposal's."""
+        passed, config, classes = proposal.passed, self.config, self.network.bundle.manifest.dims.classes
+        if not np.isfinite(passed.logits).all():
+            return self._as_exported(batch, passed, before, "logits are not finite")
+        blend = self._blend(passed, proposal.weights)
+        keep_old = self._blend(passed, selector.weights(before.selector, passed.x_hat, passed.logits))
+        if not proposal.state.finite or not np.isfinite(blend.logits).all():
+            return keep_old, before, "the update is not finite"
+        if config.sam is not None and proposal.reliable < config.min_reliable:
+            return keep_old, before, f"{proposal.reliable} reliable samples, want {config.min_reliable}"
+        probabilities = blend.probabilities
+        labels = (*before.labels, *map(int, probabilities.argmax(axis=1)))[-guard.window(classes) :]
+        state = replace(proposal.state, labels=labels)
+        if config.recovery is not None and proposal.loss is not None:
+            old = proposal.loss if before.average is None else before.average
+            average = AVERAGE * old + (1 - AVERAGE) * proposal.loss
+            if average < config.recovery * log(classes):
+                return (
+                    keep_old,
+                    self._exported,
+                    f"recovery: the moving average of the entropy is {average:.3f}",
+                )
+            state = replace(state, average=average)
+        mean = float(selector.entropy(probabilities).mean())
+        if config.guard and guard.suspicion(labels, mean, classes):
+            plain = self._unadapted(batch, passed, before)
+            evidence = before.evidence + guard.compare(probabilities, plain.probabilities)
+            evidence = evidence[-guard.window(classes) :]
+            reason = guard.verdict(evidence, classes)
+            if reason:
+                return plain, self._exported, reason
+            return blend, replace(state, evidence=evidence), ""
+        return blend, replace(state, evidence=()), ""
+
+    def _as_exported(self, batch: ImageBatch, passed: Pass, before: State, reason: str) -> tuple[Blend, State, str]:
+        return self._unadapted(batch, passed, before), self._exported, reason
+
+    def _unadapted(self, batch: ImageBatch, passed: Pass, state: State) -> Blend:
+        """The same images through the exported weights; modules that never learned need no second pass."""
+        changed = [n for n in passed.names if n in state.affines]
+        logits = passed.logits.copy()
+        if changed:
+            again = self.network.run(batch, {}, changed)
+            logits[:, [passed.names.index(n) for n in again.names]] = again.logits
+        plain = replace(passed, logits=logits, gradient=None)
+        return self._blend(plain, selector.weights(self._exported.selector, passed.x_hat, logits))
+
+    def _blend(self, passed: Pass, weights: Wide) -> Blend:
+        kept, order = selector.select(weights, self.config.top_m)
+        mixed = np.einsum("bn,bnk->bk", kept, passed.logits.astype(np.float64))
+        return Blend(mixed, kept, order, passed.names)
+
+    def _emit(self, event: Event) -> None:
+        self.events.append(event)
+        if self.on_event is not None:
+            self.on_event(event)
+
+
+def _describe(proposal: Proposal, step: int, reason: str, stages: Stages) -> Event:
+    means = proposal.weights.mean(axis=0)
+    return Event(
+        kind="rollback" if reason else "step",
+        step=step,
+        reason=reason,
+        top=proposal.passed.names[proposal.order[0]],
+        weights={n: float(w) for n, w in zip(proposal.passed.names, means, strict=True)},
+        samples=len(proposal.weights),
+        reliable=proposal.reliable,
+        entropy_before=proposal.entropy_before,
+        entropy_after=proposal.entropy_after,
+        guessed=proposal.guessed,
+        milliseconds=stages.milliseconds,
+    )
+
+
+def _without(values: Mapping[str, Affines], key: str) -> dict[str, Affines]:
+    return {k: v for k, v in values.items() if k != key}

@@ -1,0 +1,189 @@
+"""The graphs and the modules, on the engine's device: everything that streams share and nothing that learns."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pluto_edge.errors import ConfigError, StoreError
+from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle
+from pluto_edge.modules import LN_BIAS, LN_SCALE, Module
+from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime.session import Engine, Graph, Tensor
+from pluto_edge.runtime.state import Affines
+from pluto_edge.store import read_module, read_module_config
+
+Array = NDArray[np.float32]
+
+MICRO_BATCH = 8  # images in flight: peak memory does not grow with the batch
+MICRO_BATCH_ADAPT = 4  # the gradient keeps every block's activations
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A module on the device, and the affines that it was exported with."""
+
+    tensors: Mapping[str, Tensor]
+    exported: Affines
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Of the mean entropy of the reliable samples, with every sample's logits and entropy."""
+
+    logits: Array
+    entropy: Array
+    reliable: NDArray[np.intp]
+    loss: float
+    affines: Affines
+
+
+@dataclass(frozen=True)
+class Pass:
+    """All modules on one batch: logits [B,N,K], x̂ [B,d], and the gradient of one of them if asked for."""
+
+    names: tuple[str, ...]
+    logits: Array
+    x_hat: Array
+    gradient: Gradient | None
+
+
+class Network:
+    def __init__(self, bundle: Bundle, engine: Engine) -> None:
+        self.bundle, self.engine = bundle, engine
+        int8 = bundle.manifest.precision == "int8"
+        self._embed = engine.open(bundle.file(EMBED))
+        self._forward = engine.open(bundle.file(FORWARD), prepack=int8)
+        self._adapt: Graph | None = None
+        self._lock = threading.Lock()
+        modules = [bundle.load_module(name) for name in bundle.manifest.names]
+        self.modules: Mapping[str, Loaded] = {m.name: self._place(m) for m in modules}
+
+    @property
+    def adapt(self) -> Graph:
+        """The gradient graph, opened when it is first needed: a runtime that only predicts never pays for it."""
+        with self._lock:
+            if self._adapt is None:
+                self._adapt = self.engine.open(self.bundle.file(ADAPT))
+            return self._adapt
+
+    def add(self, path: str | Path) -> str:
+        """Load one module from a store's folder; it takes part in the next call."""
+        config = read_module_config(Path(path))
+        manifest = self.bundle.manifest
+        if config.name in self.modules:
+            raise StoreError(f"{path}: there is a module {config.name!r} already")
+        if config.classes != manifest.classes or config.dims != manifest.dims:
+            raise StoreError(f"{path}: it is {config.dims}, the bundle holds {manifest.dims}, or classes differ")
+        if config.architecture != manifest.architecture:
+            raise StoreError(f"{path}: made for {config.architecture}, the bundle's is {manifest.architecture}")
+        module = read_module(Path(path), config)
+        tensors = {**self.bundle.load_backbone_affines(), **module.tensors}
+        module = Module(module.name, module.dims, tensors)
+        with self._lock:
+            self.modules = {**self.modules, module.name: self._place(module)}
+        return module.name
+
+    def remove(self, name: str) -> None:
+        with self._lock:
+            if name not in self.modules:
+                raise ConfigError(f"no module {name!r}; there are: {', '.join(self.modules)}")
+            if len(self.modules) == 1:
+                raise ConfigError(f"{name!r} is the last module; a runtime needs one")
+            self.modules = {k: v for k, v in self.modules.items() if k != name}
+
+    def run(
+        self,
+        batch: ImageBatch,
+        affines: Mapping[str, Affines],
+        names: Sequence[str] | None = None,
+        *,
+        differentiate: str | None = None,
+        threshold: float = np.inf,
+    ) -> Pass:
+        """Every module (or those in `names`) on every image; each image is embedded once.
+
+        `affines` holds the modules that differ from their export. With `differentiate` that module's logits
+        come from the gradient graph, with the gradient below `threshold`.
+        """
+        modules = {n: m for n, m in self.modules.items() if names is None or n in names}
+        logits, x_hat, gradients = [], [], []
+        step = MICRO_BATCH_ADAPT if differentiate else MICRO_BATCH
+        for tokens, x in self._embedded(batch, None, step):
+            rows = []
+            for name, module in modules.items():
+                inputs = self._inputs(tokens, module, affines.get(name, module.exported))
+                if name == differentiate:
+                    gradients.append(self._gradient(inputs, threshold))
+                    rows.append(gradients[-1][0])
+                else:
+                    rows.append(self._forward(inputs)["logits"].numpy())
+            logits.append(np.stack(rows, axis=1))
+            x_hat.append(x)
+        gradient = _combine(gradients, threshold) if gradients else None
+        return Pass(tuple(modules), np.concatenate(logits), np.concatenate(x_hat), gradient)
+
+    def gradient(
+        self,
+        batch: ImageBatch,
+        samples: NDArray[np.intp],
+        name: str,
+        affines: Affines,
+        threshold: float = np.inf,
+    ) -> Gradient:
+        """One module on some samples of the batch."""
+        module = self.modules[name]
+        parts = [
+            self._gradient(self._inputs(tokens, module, affines), threshold)
+            for tokens, _ in self._embedded(batch, samples, MICRO_BATCH_ADAPT)
+        ]
+        return _combine(parts, threshold)
+
+    def _embedded(
+        self, batch: ImageBatch, samples: NDArray[np.intp] | None, step: int
+    ) -> Iterator[tuple[Tensor, Array]]:
+        """Tokens on the device and x̂, micro-batch after micro-batch."""
+        for start in range(0, len(batch) if samples is None else len(samples), step):
+            part = slice(start, start + step)
+            pixels = batch[part] if samples is None else batch.take(samples[part])
+            out = self._embed({"pixels": self.engine.tensor(pixels)})
+            yield out["tokens"], out["x_hat"].numpy()
+
+    def _gradient(self, inputs: dict[str, Tensor], threshold: float) -> tuple[Array, Array, Array, Array, Array]:
+        inputs["threshold"] = self.engine.tensor(np.array(threshold, np.float32))
+        out = self.adapt(inputs)
+        logits, entropy, reliable, scale, bias = (
+            out[n].numpy() for n in ("logits", "entropy", "reliable", "ln_scale_grad", "ln_bias_grad")
+        )
+        return logits, entropy, reliable, scale, bias
+
+    def _inputs(self, tokens: Tensor, module: Loaded, affines: Affines) -> dict[str, Tensor]:
+        scale, bias = self.engine.tensor(affines.scale), self.engine.tensor(affines.bias)
+        return {"tokens": tokens, **module.tensors, LN_SCALE: scale, LN_BIAS: bias}
+
+    def _place(self, module: Module) -> Loaded:
+        fixed = {n: self.engine.tensor(v) for n, v in module.tensors.items() if n not in (LN_SCALE, LN_BIAS)}
+        return Loaded(fixed, Affines(module.tensors[LN_SCALE], module.tensors[LN_BIAS]))
+
+
+def _combine(parts: Sequence[tuple[Array, Array, Array, Array, Array]], threshold: float) -> Gradient:
+    """Micro-batches to a batch: sums and counts, never means of means."""
+    logits, entropy, reliable, scale, bias = zip(*parts, strict=True)
+    counts = np.array(reliable, np.float64)
+    share = counts / max(counts.sum(), 1.0)
+    entropies = np.concatenate(entropy)
+    below = np.flatnonzero(entropies < threshold)
+    return Gradient(
+        logits=np.concatenate(logits),
+        entropy=entropies,
+        reliable=below,
+        loss=float(entropies[below].mean()) if len(below) else 0.0,
+        affines=Affines(_weighted(scale, share), _weighted(bias, share)),
+    )
+
+
+def _weighted(values: Sequence[Array], share: NDArray[np.float64]) -> Array:
+    return np.asarray(np.einsum("m,mld->ld", share, np.stack(values)), np.float32)

@@ -1,0 +1,81 @@
+"""What a runtime has learned. Values are never changed in place: a step makes a new state, or none."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pluto_edge.modules import SelectorWeights
+
+Array = NDArray[np.float32]
+Wide = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Affines:
+    """λ of one module: LayerNorm scale and bias, [2L+1, d] each. Also its gradient, and its momentum."""
+
+    scale: Array
+    bias: Array
+
+    def plus(self, other: "Affines", factor: float) -> "Affines":
+        """self + factor * other"""
+        f = np.float32(factor)
+        return Affines(self.scale + f * other.scale, self.bias + f * other.bias)
+
+    def times(self, factor: float) -> "Affines":
+        return Affines(self.scale * np.float32(factor), self.bias * np.float32(factor))
+
+    def only(self, rows: tuple[int, ...] | None) -> "Affines":
+        """Zero outside `rows`."""
+        if rows is None:
+            return self
+        mask = np.zeros((len(self.scale), 1), np.float32)
+        mask[list(rows)] = 1
+        return Affines(self.scale * mask, self.bias * mask)
+
+    @property
+    def norm(self) -> float:
+        squares = (np.square(v, dtype=np.float64).sum() for v in (self.scale, self.bias))
+        return float(np.sqrt(sum(squares)))
+
+    @property
+    def finite(self) -> bool:
+        return bool(np.isfinite(self.scale).all() and np.isfinite(self.bias).all())
+
+
+@dataclass(frozen=True)
+class State:
+    """Selector, the affines that differ from their export, optimizer memory and counters.
+
+    Attributes:
+        selector: G as it is now.
+        moments: Adam's first and second moments of the selector; empty with SGD.
+        affines: λ of every module that was ever updated; the others are as exported.
+        momentum: of the SGD on λ.
+        top: the module that weighed most in the last batch: the guess for the next one.
+        labels: recent predictions, for the guard.
+        evidence: of recent suspicious images, label and entropy as adapted and as exported.
+        average: SAR's moving average of the entropy.
+        steps, rollbacks, samples: counters since the state was fresh.
+    """
+
+    selector: SelectorWeights
+    moments: Mapping[str, Wide] = field(default_factory=dict)
+    affines: Mapping[str, Affines] = field(default_factory=dict)
+    momentum: Mapping[str, Affines] = field(default_factory=dict)
+    top: str | None = None
+    labels: tuple[int, ...] = ()
+    evidence: tuple[tuple[int, int, float, float], ...] = ()
+    average: float | None = None
+    steps: int = 0
+    rollbacks: int = 0
+    samples: int = 0
+
+    @property
+    def finite(self) -> bool:
+        tensors: list[NDArray[Any]] = [*self.selector.tensors.values(), *self.moments.values()]
+        affines = (*self.affines.values(), *self.momentum.values())
+        return all(np.isfinite(t).all() for t in tensors) and all(a.finite for a in affines)
