@@ -24,8 +24,20 @@ LOGITS_INT8 = 0.35
 # mean over the width, the softmax's row sum) shows as 1e-2 or more.
 GRADIENT = 1e-4
 
+# The same against finite differences along the gradient: fp32 leaves about 1e-7 / 1e-2 in the quotient, and the
+# curvature of the entropy the rest.
+FINITE_DIFFERENCE = 5e-2
+
 # The selector in numpy against torch in double precision (absolute, on weights in 0..1): one fp32 rounding.
 SELECTOR = 1e-6
+
+# Twelve steps of Algorithm 1 against torch. Each step's rounding (1e-6) feeds the next; learning rates in the
+# tests are ten times the defaults so that parameters really move. Weights and selector are absolute, the rest
+# relative.
+TRAJECTORY_WEIGHTS = 1e-4
+TRAJECTORY_LOGITS = 1e-3
+TRAJECTORY_SELECTOR = 1e-5
+TRAJECTORY_AFFINES = 1e-4
 
 
 def relative_error(got: ArrayLike, want: ArrayLike) -> float:

@@ -132,7 +132,8 @@ def sigmoid(x: Wide) -> Wide:
 
 
 def softmax(x: NDArray[np.floating]) -> Wide:
-    e = np.exp(x - x.max(axis=-1, keepdims=True), dtype=np.float64)
+    x = x.astype(np.float64, copy=False)
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
     return np.asarray(e / e.sum(axis=-1, keepdims=True))
 
 

@@ -13,11 +13,12 @@ from safetensors.torch import save_file
 from pluto_edge import tolerances
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.errors import BackboneError
-from pluto_edge.export import backbone
+from pluto_edge.export import backbone, kernels
 from pluto_edge.export.backbone import check_supported, create, load_weights, read_layout
 from pluto_edge.export.graph import GraphBuilder, WeightsFile
+from pluto_edge.export.parity import entropy_gradient
 from pluto_edge.export.torch_vit import TorchViT
-from pluto_edge.export.vit_graph import build_embed, build_forward
+from pluto_edge.export.vit_graph import build_adapt, build_embed, build_forward
 from pluto_edge.modules import Dims, Kind
 from pluto_edge.tolerances import relative_error
 
@@ -121,6 +122,59 @@ def test_feature_with_modules_equals_torch(feature: str, kind: Kind, tmp_path: P
     assert relative_error(tokens, want_tokens) < tolerances.EMBED_FP32
     assert relative_error(x_hat, want_x) < tolerances.EMBED_FP32
     assert relative_error(logits, vit.logits(want_tokens, module)) < tolerances.LOGITS_FP32
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_gradients_of_every_feature(feature: str, kind: Kind, tmp_path: Path) -> None:
+    """adapt.onnx against autograd, and against finite differences of its own entropy along a direction."""
+    architecture, options, size = FEATURES[feature]
+    vit = TorchViT(shake(create(architecture, size, TINY | options)))
+    dims = Dims(kind, 4, vit.layout.width, vit.layout.depth, CLASSES)
+    module = random_module(vit, dims)
+    with WeightsFile(tmp_path / "weights.bin") as weights:
+        g = GraphBuilder("adapt", weights)
+        build_adapt(g, vit.vit, dims)
+    g.save(tmp_path / "adapt.onnx", {})
+    onnx.checker.check_model(tmp_path / "adapt.onnx", full_check=True)
+    assert kernels.without_cuda_kernel(tmp_path / "adapt.onnx") == []
+    session = ort.InferenceSession(tmp_path / "adapt.onnx", providers=["CPUExecutionProvider"])
+
+    def run(tokens: torch.Tensor, threshold: float, **changed: torch.Tensor) -> list[np.ndarray]:
+        feed = {k: v.numpy() for k, v in {"tokens": tokens, **module, **changed}.items()}
+        return session.run(None, {**feed, "threshold": np.array(threshold, np.float32)})
+
+    for batch in (1, 2, 5):
+        tokens = vit.embed(torch.randn(batch, 3, *size))[0]
+        want = entropy_gradient(vit, tokens, module)
+        logits, entropy, reliable, scale, bias = run(tokens, float(want["threshold"]))
+        assert reliable == (want["entropy"] < want["threshold"]).sum()
+        assert relative_error(logits, want["logits"]) < tolerances.LOGITS_FP32
+        assert relative_error(entropy, want["entropy"]) < tolerances.LOGITS_FP32
+        assert relative_error(scale, want["ln_scale_grad"]) < tolerances.GRADIENT
+        assert relative_error(bias, want["ln_bias_grad"]) < tolerances.GRADIENT
+    step = 1e-2
+    scale, bias = run(tokens, np.inf)[3:]
+    unit = np.sqrt((scale**2).sum() + (bias**2).sum())
+    moved = {n: torch.from_numpy(v / unit) for n, v in (("ln_scale", scale), ("ln_bias", bias))}
+    ends = [
+        run(tokens, np.inf, **{n: module[n] + s * d for n, d in moved.items()})[1].mean() for s in (step, -step)
+    ]
+    assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(unit, rel=tolerances.FINITE_DIFFERENCE)
+
+
+def test_no_gradient_reaches_the_weights(tmp_path: Path) -> None:
+    """Every product in the backward pass is with a weight, never one that makes a weight's gradient."""
+    vit = TorchViT(shake(create(VIT, (32, 32), TINY)))
+    with WeightsFile(tmp_path / "weights.bin") as weights:
+        g = GraphBuilder("adapt", weights)
+        build_adapt(g, vit.vit, Dims("vpt", 4, 48, 3, CLASSES))
+    g.save(tmp_path / "adapt.onnx", {})
+    graph = onnx.load(tmp_path / "adapt.onnx", load_external_data=False).graph
+    names = {t.name for t in graph.initializer}
+    gemms = [n for n in graph.node if n.op_type == "Gemm"]
+    assert all(n.input[1] in names or n.input[1] == "head_weight" for n in gemms)
+    # six frozen matrices a block; the first block's q, k and v lead only to its norm1, whose input is frozen
+    assert sum(n.input[1].startswith("blocks.") for n in gemms) == 3 * 6
 
 
 def test_split_swiglu_equals_torch(tmp_path: Path) -> None:

@@ -41,9 +41,7 @@ def test_bundle_is_complete(make_bundle: Callable[..., Path], make_store: Callab
     assert listed == {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
     assert bundle.manifest.names == store.names
     assert bundle.manifest.preprocessing == store.config.preprocessing
-    assert {(e.output, e.batch) for e in bundle.manifest.parity} == {
-        (o, b) for o in OUTPUTS for b in (1, 2, 5)
-    }
+    assert {(e.output, e.batch) for e in bundle.manifest.parity} == {(o, b) for o in OUTPUTS for b in (1, 2, 5)}
     assert all(e.passed for e in bundle.manifest.parity)
     for name in store.names:
         module, exported = store.load_module(name), bundle.load_module(name)

@@ -1,0 +1,1 @@
+"""Labelled folders to a module store. Needs the `train` extra."""

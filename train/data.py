@@ -1,0 +1,146 @@
+"""Labelled folders as domains: `root/<domain>/<class>/*`, with or without `train/` and `val/` in between."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from pluto_edge._files import check_name
+from pluto_edge.errors import ConfigError
+from pluto_edge.train.corruptions import corrupt
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    path: Path
+    label: int
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One source domain: where its images are, and the corruption that makes it, if one does."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: tuple[Sample, ...]
+    val: tuple[Sample, ...]
+    corruption: tuple[str, int] | None = None
+    seed: int = 0
+
+    def read(self, sample: Sample) -> Image.Image:
+        """The image, corrupted in the way of this domain; the same every time."""
+        image = read_image(sample.path)
+        if self.corruption is None:
+            return image
+        name, severity = self.corruption
+        seed = self.seed + zlib.crc32(sample.path.name.encode())
+        return Image.fromarray(corrupt(np.asarray(image), name, severity, seed))
+
+
+def read_image(path: Path) -> Image.Image:
+    with Image.open(path) as image:
+        return image.convert("RGB")
+
+
+def scan(root: Path, *, val_share: float = 0.2, per_class: int | None = None, seed: int = 0) -> list[Domain]:
+    """The domains below `root`, sorted by name; every domain must have the same classes.
+
+    Without `train/` and `val/` folders every class is split by `seed`. `per_class` bounds the training images
+    of each class.
+    """
+    if not root.is_dir():
+        raise ConfigError(f"{root}: no such folder; want root/<domain>/<class>/images")
+    folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if not folders:
+        raise ConfigError(f"{root}: holds no domain folder; want root/<domain>/<class>/images")
+    domains = [_scan_domain(folder, val_share, per_class, seed) for folder in folders]
+    first = domains[0]
+    for domain in domains[1:]:
+        if domain.classes != first.classes:
+            only = sorted(set(domain.classes) ^ set(first.classes))
+            raise ConfigError(
+                f"{root}: {domain.name} and {first.name} do not have the same classes; they differ in "
+                f"{', '.join(only[:5])}"
+            )
+    return domains
+
+
+def corrupted(clean: Domain, names: Sequence[str], severities: Sequence[int], seed: int) -> list[Domain]:
+    """One clean domain as many: `fog-3` is fog of severity 3."""
+    return [
+        replace(clean, name=f"{name}-{severity}", corruption=(name, severity), seed=seed)
+        for name in names
+        for severity in severities
+    ]
+
+
+def readable(domain: Domain) -> tuple[Domain, list[str]]:
+    """The domain without images that cannot be read, and what was wrong with those."""
+    problems: list[str] = []
+    kept: dict[str, tuple[Sample, ...]] = {}
+    for part in ("train", "val"):
+        good = []
+        for sample in getattr(domain, part):
+            try:
+                with Image.open(sample.path) as image:
+                    image.load()
+                good.append(sample)
+            except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as cause:
+                problems.append(f"{sample.path}: {cause}")
+        kept[part] = tuple(good)
+    domain = replace(domain, train=kept["train"], val=kept["val"])
+    _check_enough(domain)
+    return domain, problems
+
+
+def labels(samples: Sequence[Sample]) -> NDArray[np.int64]:
+    return np.array([s.label for s in samples], np.int64)
+
+
+def _scan_domain(folder: Path, val_share: float, per_class: int | None, seed: int) -> Domain:
+    check_name(folder.name, f"{folder.parent}: domain", ConfigError)
+    below = {p.name for p in folder.iterdir() if p.is_dir()}
+    split = "train" in below and bool(below & {"val", "test"})
+    parts = {"train": folder / "train", "val": folder / ("val" if "val" in below else "test")}
+    classes = tuple(sorted(p.name for p in (parts["train"] if split else folder).iterdir() if p.is_dir()))
+    rng = np.random.default_rng([seed, zlib.crc32(folder.name.encode())])
+    train: list[Sample] = []
+    val: list[Sample] = []
+    for label, name in enumerate(classes):
+        if split:
+            files, held = _images(parts["train"] / name), _images(parts["val"] / name)
+            files = [files[i] for i in rng.permutation(len(files))]
+        else:
+            found = _images(folder / name)
+            found = [found[i] for i in rng.permutation(len(found))]
+            count = max(1, round(val_share * len(found))) if len(found) > 1 else 0
+            held, files = found[:count], found[count:]
+        train += [Sample(p, label) for p in files[:per_class]]
+        val += [Sample(p, label) for p in held]
+    domain = Domain(folder.name, classes, tuple(train), tuple(val))
+    _check_enough(domain)
+    return domain
+
+
+def _images(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+
+
+def _check_enough(domain: Domain) -> None:
+    if len(domain.classes) < 2:
+        found = ", ".join(domain.classes) or "none"
+        raise ConfigError(f"domain {domain.name}: want two classes or more, found {found}")
+    for what, samples in (("training", domain.train), ("validation", domain.val)):
+        if not samples:
+            raise ConfigError(f"domain {domain.name}: it has no {what} image")
+    missing = sorted(set(range(len(domain.classes))) - {s.label for s in domain.train})
+    if missing:
+        raise ConfigError(f"domain {domain.name}: class {domain.classes[missing[0]]!r} has no training image")

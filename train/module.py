@@ -1,0 +1,236 @@
+"""One module from one domain: the paper's recipe, at sizes that make sense for small data."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from pluto_edge._files import write_bytes
+from pluto_edge.errors import ConfigError
+from pluto_edge.export.torch_vit import Params, TorchViT
+from pluto_edge.modules import Dims
+from pluto_edge.train.features import Embedded, accuracy, logits
+
+HEAD = ("head_weight", "head_bias")
+PROBE_DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """SGD with momentum for prompts, AdamW for adapters and heads; cosine with warm-up; early stopping.
+
+    `lr` is for 256 samples a batch, as in VPT. The head starts from a linear probe of the frozen features, with
+    the weight decay that validates best. Tokens are computed once, so images are not augmented; leaving out
+    `patch_drop` of the patches at random takes that place, and is faster. Label smoothing keeps the predictions'
+    entropy meaningful, which is what adaptation goes by.
+    """
+
+    epochs: int = 20
+    batch: int = 32
+    lr: float | None = None  # None: 2.5 for prompts (SGD), 0.004 for adapters (AdamW)
+    head_lr: float = 0.004
+    weight_decay: float = 0.01
+    warmup: float = 0.1
+    smoothing: float = 0.1
+    patch_drop: float = 0.4
+    patience: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "patience"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: want at least 1, got {getattr(self, name)}")
+        for name in ("warmup", "smoothing", "patch_drop"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name}: want 0 up to, but not, 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Trained:
+    module: Params
+    accuracy: float
+    epochs: int
+
+
+def train_module(
+    vit: TorchViT,
+    dims: Dims,
+    train: Embedded,
+    val: Embedded,
+    recipe: Recipe,
+    checkpoint: Path | None = None,
+    on_batch: Callable[[str], object] = str,
+) -> Trained:
+    """Train prompt or adapters and head with the backbone frozen; keep the epoch that validates best.
+
+    With `checkpoint` every epoch is written there, and training goes on from the one that is found.
+    """
+    job = _Job(vit, dims, train, recipe)
+    if checkpoint is not None and checkpoint.is_file():
+        job.load(checkpoint)
+    else:
+        job.probe(train, val)
+    while job.epoch < recipe.epochs and job.stale < recipe.patience:
+        for loss in job.run_epoch(train):
+            on_batch(f"loss {loss:.3f}, best {job.best_accuracy:.3f}")
+        job.validate(val)
+        if checkpoint is not None:
+            job.save(checkpoint)
+    return Trained({k: v.detach() for k, v in job.best.items()}, job.best_accuracy, job.epoch)
+
+
+class _Job:
+    """Parameters, optimizer memory and the best epoch so far: what a checkpoint holds."""
+
+    def __init__(self, vit: TorchViT, dims: Dims, train: Embedded, recipe: Recipe) -> None:
+        self.vit, self.dims, self.recipe = vit, dims, recipe
+        generator = torch.Generator().manual_seed(recipe.seed)
+        self.params = {k: _start(k, s, dims.width, generator).requires_grad_() for k, s in dims.shapes.items()}
+        body = [v for k, v in self.params.items() if k not in HEAD]
+        head = [self.params[k] for k in HEAD]
+        scale = recipe.batch / 256
+        if dims.kind == "vpt":
+            lr = (recipe.lr or 2.5) * scale
+            self.optimizers: list[torch.optim.Optimizer] = [
+                torch.optim.SGD(body, lr, momentum=0.9, weight_decay=recipe.weight_decay / 100)
+            ]
+        else:
+            lr = (recipe.lr or 0.004) * scale
+            self.optimizers = [torch.optim.AdamW(body, lr, weight_decay=recipe.weight_decay)]
+        self.optimizers.append(torch.optim.AdamW(head, recipe.head_lr * scale, weight_decay=recipe.weight_decay))
+        self.base = [o.param_groups[0]["lr"] for o in self.optimizers]
+        self.batches = max(1, math.ceil(len(train) / recipe.batch))
+        self.epoch, self.stale, self.best_accuracy = 0, 0, -1.0
+        self.best: Params = {}
+
+    @property
+    def module(self) -> Params:
+        return {**self.vit.backbone_ln(), **self.params}
+
+    def probe(self, train: Embedded, val: Embedded) -> None:
+        """The head of a linear probe: multinomial regression on the features as they are."""
+        with torch.no_grad():
+            here, there = (
+                torch.cat([self.vit.features(p, self.module) for p in data.tokens.split(64)])
+                for data in (train, val)
+            )
+        scores = []
+        for decay in PROBE_DECAYS:
+            head = _regress(here, train.labels, self.dims.classes, decay, self.recipe.smoothing)
+            scores.append((accuracy(F.linear(there, *head), val.labels), decay, head))
+        self.best_accuracy, _, head = max(scores, key=lambda s: s[:2])
+        with torch.no_grad():
+            for name, value in zip(HEAD, head, strict=True):
+                self.params[name].copy_(value)
+        self.best = {k: v.detach().clone() for k, v in self.params.items()}
+
+    def run_epoch(self, train: Embedded):  # type: ignore[no-untyped-def]
+        """One epoch, batch after batch; yields the loss of each."""
+        generator = torch.Generator().manual_seed(self.recipe.seed * 1000 + self.epoch)
+        for turn, index in enumerate(torch.randperm(len(train), generator=generator).split(self.recipe.batch)):
+            self._schedule(self.epoch * self.batches + turn)
+            tokens = self._thinned(train.tokens[index], generator)
+            loss = F.cross_entropy(
+                self.vit.logits(tokens, self.module), train.labels[index], label_smoothing=self.recipe.smoothing
+            )
+            if not torch.isfinite(loss):
+                raise ConfigError(f"training diverged in epoch {self.epoch + 1}; try a smaller learning rate")
+            for optimizer in self.optimizers:
+                optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(list(self.params.values()), 5.0)
+            for optimizer in self.optimizers:
+                optimizer.step()
+            yield float(loss.detach())
+        self.epoch += 1
+
+    def _thinned(self, tokens: Tensor, generator: torch.Generator) -> Tensor:
+        """Without a random share of the patches; the prefix tokens stay."""
+        prefix, patches = self.vit.layout.prefix, self.vit.layout.patches
+        keep = max(1, round(patches * (1 - self.recipe.patch_drop)))
+        if keep == patches:
+            return tokens
+        chosen = torch.randperm(patches, generator=generator)[:keep].sort().values + prefix
+        return tokens[:, torch.cat([torch.arange(prefix), chosen])]
+
+    def validate(self, val: Embedded) -> None:
+        score = accuracy(logits(self.vit, val, self.module), val.labels)
+        if score > self.best_accuracy:
+            self.best_accuracy, self.stale = score, 0
+            self.best = {k: v.detach().clone() for k, v in self.params.items()}
+        else:
+            self.stale += 1
+
+    def save(self, path: Path) -> None:
+        tensors = {f"now.{k}": v.detach() for k, v in self.params.items()}
+        tensors |= {f"best.{k}": v for k, v in self.best.items()}
+        for number, optimizer in enumerate(self.optimizers):
+            for index, memory in optimizer.state_dict()["state"].items():
+                for key, value in memory.items():
+                    if isinstance(value, Tensor):
+                        tensors[f"optimizer.{number}.{index}.{key}"] = value
+        counters = {"epoch": str(self.epoch), "stale": str(self.stale), "best": repr(self.best_accuracy)}
+        write_bytes(path, save({k: v.contiguous() for k, v in tensors.items()}, counters))
+
+    def load(self, path: Path) -> None:
+        from safetensors import safe_open
+
+        tensors = load_file(path)
+        with safe_open(path, framework="pt") as opened:
+            counters = opened.metadata()
+        self.epoch, self.stale = int(counters["epoch"]), int(counters["stale"])
+        self.best_accuracy = float(counters["best"])
+        self.best = {k[5:]: v for k, v in tensors.items() if k.startswith("best.")}
+        with torch.no_grad():
+            for key, value in self.params.items():
+                value.copy_(tensors[f"now.{key}"])
+        for number, optimizer in enumerate(self.optimizers):
+            state = optimizer.state_dict()
+            for key, value in tensors.items():
+                if key.startswith(f"optimizer.{number}."):
+                    _, _, index, name = key.split(".", 3)
+                    state["state"].setdefault(int(index), {})[name] = value
+            optimizer.load_state_dict(state)
+
+    def _schedule(self, turn: int) -> None:
+        """Linear warm-up, then half a cosine to zero."""
+        total = self.recipe.epochs * self.batches
+        warm = max(1, round(self.recipe.warmup * total))
+        factor = (
+            (turn + 1) / warm
+            if turn < warm
+            else 0.5 * (1 + math.cos(math.pi * (turn - warm) / max(1, total - warm)))
+        )
+        for optimizer, base in zip(self.optimizers, self.base, strict=True):
+            optimizer.param_groups[0]["lr"] = base * factor
+
+
+def _regress(x: Tensor, y: Tensor, classes: int, decay: float, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Multinomial regression by L-BFGS, with weight decay."""
+    weight, bias = torch.zeros(classes, x.shape[1], requires_grad=True), torch.zeros(classes, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=60, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(F.linear(x, weight, bias), y, label_smoothing=smoothing)
+        loss = loss + decay * weight.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return weight.detach(), bias.detach()
+
+
+def _start(name: str, shape: tuple[int, ...], width: int, generator: torch.Generator) -> Tensor:
+    """VPT's uniform prompts; adapters that start as the identity; a head of zeros (the probe fills it)."""
+    if name == "prompt":
+        bound = math.sqrt(6 / (3 * 16 * 16 + width))
+        return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+    if name == "down_weight":
+        return torch.empty(shape).normal_(0, 1 / math.sqrt(width), generator=generator)
+    return torch.zeros(shape)
