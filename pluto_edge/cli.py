@@ -10,7 +10,10 @@ from pluto_edge.version import WRITER
 
 # subcommand: (module with `add_arguments` and `run`, what it does)
 COMMANDS = {
+    "train": ("pluto_edge.train.cli", "train modules and a selector from labelled folders into a store"),
     "export": ("pluto_edge.export.cli", "compile a module store into a bundle of ONNX graphs"),
+    "run": ("pluto_edge.runtime.run", "feed folders of images to a bundle and adapt on the way"),
+    "corrupt": ("pluto_edge.train.corrupt_cli", "write or preview the 15 common corruptions of images"),
     "info": ("pluto_edge.info", "describe a store or a bundle"),
     "doctor": (
         "pluto_edge.runtime.doctor",
@@ -41,11 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PlutoError as error:
         print(f"pluto: error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        return 141
+    except OSError as error:
+        print(f"pluto: error: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("pluto: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        return 141
 
 
 def export_main() -> int:

@@ -4,7 +4,7 @@ A module is a prompt (kind `vpt`) or one bottleneck adapter per block (kind `ada
 LayerNorm affines. The tensors' names are those of the files and, with the same names, of the graph inputs.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Literal, get_args
 
@@ -151,6 +151,12 @@ class SelectorWeights:
         }
         check_tensors(tensors, shapes, where, error)
         return cls(**tensors)
+
+    @classmethod
+    def uniform(cls, **sizes: int) -> "SelectorWeights":
+        """One that gives every module the same weight: the plain average, until it is trained."""
+        start = cls.random(**sizes)
+        return replace(start, up_x=np.zeros_like(start.up_x), up_l=np.zeros_like(start.up_l))
 
     @classmethod
     def random(

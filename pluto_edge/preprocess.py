@@ -22,6 +22,7 @@ Pixels = NDArray[np.float32]
 Images = NDArray[np.uint8] | NDArray[np.float32] | Image.Image | Sequence[NDArray[np.uint8]] | Sequence[Image.Image]
 
 MAX_SIDE = 4096
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 WANTED = (
     "want one HWC uint8 RGB array or PIL image, a list of them, an NHWC uint8 batch, "
     "or an already normalised NCHW float batch"

@@ -151,6 +151,15 @@ class Store:
 
     def save_module(self, module: Module, config: ModuleConfig, card: str = "") -> None:
         """Write or replace one module, whole, and list it in `sources`."""
+        self.write_module(module, config, card)
+        self.list_module(module.name)
+
+    def list_module(self, name: str) -> None:
+        if name not in self.names:
+            self.set_config(sources=(*self.names, name))
+
+    def write_module(self, module: Module, config: ModuleConfig, card: str = "") -> None:
+        """Write or replace one module's folder; `store.json` stays as it is (many processes may do this)."""
         check_name(module.name, "module", StoreError)
         _check_fits(config, self.config, f"module {module.name!r}")
         if module.dims != config.dims or module.name != config.name:
@@ -160,8 +169,6 @@ class Store:
             write_tensors(folder / "adapter_model.safetensors", module.tensors)
             write_text(folder / "adapter_config.json", to_text(config))
             write_text(folder / "README.md", card or f"# {module.name}\n")
-        if module.name not in self.names:
-            self.set_config(sources=(*self.names, module.name))
 
     def load_selector(self) -> SelectorWeights:
         if not self.selector_file.is_file():

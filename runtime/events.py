@@ -43,6 +43,8 @@ class Event:
 
 
 HEADER = ("step", "", "top module", "weight", "entropy", "after", "reliable", "ms", "")
+RIGHT = (0, 3, 4, 5, 6, 7)
+WIDTHS = (5, 7, 16, 6, 7, 7, 8, 6, 0)
 
 
 def row(event: Event) -> tuple[str, ...]:
@@ -62,4 +64,18 @@ def row(event: Event) -> tuple[str, ...]:
 
 
 def table(events: Sequence[Event]) -> str:
-    return _text.table(HEADER, [row(e) for e in events], right=(0, 3, 4, 5, 6, 7))
+    return _text.table(HEADER, [row(e) for e in events], right=RIGHT)
+
+
+def heading() -> str:
+    """The table's head in fixed widths, for events that are printed as they come."""
+    return _fixed(HEADER)
+
+
+def line(event: Event) -> str:
+    return _fixed(row(event))
+
+
+def _fixed(cells: Sequence[str]) -> str:
+    pairs = enumerate(zip(cells, WIDTHS, strict=True))
+    return "  ".join(c.rjust(w) if i in RIGHT else c.ljust(w) for i, (c, w) in pairs).rstrip()

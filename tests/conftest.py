@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# one thread: what is computed here is small, and two threads on a busy machine wait for each other
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pluto_edge.export.exporter import run_export
 from pluto_edge.export.random_store import make_random_store
 from pluto_edge.modules import Kind
 from pluto_edge.store import Store
+
+pytest_plugins = ["conftest_train"]
 
 TINY = {"embed_dim": 48, "depth": 3, "num_heads": 3, "patch_size": 8}
 SIZE = (40, 32)

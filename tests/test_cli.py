@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from pluto_edge.cli import COMMANDS, main
 from pluto_edge.export import parity
@@ -77,6 +79,68 @@ def test_a_mismatch_prints_crosses_and_fails(
     error = capsys.readouterr().err
     assert error.count("✗") == 9 and "no bundle was written" in error
     assert not out.exists()
+
+
+def write_stream(root: Path, classes: tuple[str, ...], count: int) -> None:
+    rng = np.random.default_rng(0)
+    for name in classes:
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{i}.png")
+
+
+def test_run_streams_folders(
+    make_bundle: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_stream(tmp_path / "day", ("class-0", "class-1"), 6)
+    write_stream(tmp_path / "night", ("class-0",), 5)
+    state, out = str(tmp_path / "state"), tmp_path / "out.jsonl"
+    folders = [str(tmp_path / "day"), str(tmp_path / "night")]
+    arguments = [
+        "run",
+        str(make_bundle()),
+        *folders,
+        "--batch",
+        "4",
+        "--compare",
+        "--state",
+        state,
+        "--out",
+        str(out),
+    ]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert "no learning" in text and "after reset" in text
+    steps = [line for line in text.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
+    assert len(steps) == 3 + 2
+    assert len(out.read_text().splitlines()) == 17 and set(json.loads(out.read_text().splitlines()[0])) == {
+        "file",
+        "class",
+        "entropy",
+    }
+    assert Path(state).is_file()
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()}
+    assert rows["day"][1] == rows["day"][3] and rows["all"][0] == "17"  # a reset is as if nothing was learned
+    assert main(["run", str(make_bundle()), *folders, "--batch", "4", "--predict-only", "--limit", "3"]) == 0
+    assert "learning" in capsys.readouterr().out
+
+
+def test_run_on_rubbish(
+    make_bundle: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = str(make_bundle())
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/x.png").write_bytes(b"x")
+    for folder, message in (
+        ("absent", "no such folder"),
+        ("empty", "holds no image"),
+        ("broken", "not a readable"),
+    ):
+        assert main(["run", bundle, str(tmp_path / folder)]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["run", bundle, str(tmp_path), "--batch", "0"]) == 2
 
 
 def test_rubbish(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

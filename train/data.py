@@ -11,9 +11,8 @@ from PIL import Image, UnidentifiedImageError
 
 from pluto_edge._files import check_name
 from pluto_edge.errors import ConfigError
+from pluto_edge.preprocess import IMAGE_SUFFIXES
 from pluto_edge.train.corruptions import corrupt
-
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def _scan_domain(folder: Path, val_share: float, per_class: int | None, seed: in
 def _images(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
 
 
 def _check_enough(domain: Domain) -> None:

@@ -1,12 +1,13 @@
 """One module from one domain: the paper's recipe, at sizes that make sense for small data."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -32,7 +33,7 @@ class Recipe:
 
     epochs: int = 20
     batch: int = 32
-    lr: float | None = None  # None: 2.5 for prompts (SGD), 0.004 for adapters (AdamW)
+    lr: float | None = None  # None: 0.25 for prompts (SGD), 0.004 for adapters (AdamW)
     head_lr: float = 0.004
     weight_decay: float = 0.01
     warmup: float = 0.1
@@ -95,7 +96,7 @@ class _Job:
         head = [self.params[k] for k in HEAD]
         scale = recipe.batch / 256
         if dims.kind == "vpt":
-            lr = (recipe.lr or 2.5) * scale
+            lr = (recipe.lr or 0.25) * scale
             self.optimizers: list[torch.optim.Optimizer] = [
                 torch.optim.SGD(body, lr, momentum=0.9, weight_decay=recipe.weight_decay / 100)
             ]
@@ -116,7 +117,7 @@ class _Job:
         """The head of a linear probe: multinomial regression on the features as they are."""
         with torch.no_grad():
             here, there = (
-                torch.cat([self.vit.features(p, self.module) for p in data.tokens.split(64)])
+                torch.cat([self.vit.features(p, self.module) for p in torch.split(data.tokens, 64)])
                 for data in (train, val)
             )
         scores = []
@@ -129,10 +130,11 @@ class _Job:
                 self.params[name].copy_(value)
         self.best = {k: v.detach().clone() for k, v in self.params.items()}
 
-    def run_epoch(self, train: Embedded):  # type: ignore[no-untyped-def]
+    def run_epoch(self, train: Embedded) -> Iterator[float]:
         """One epoch, batch after batch; yields the loss of each."""
         generator = torch.Generator().manual_seed(self.recipe.seed * 1000 + self.epoch)
-        for turn, index in enumerate(torch.randperm(len(train), generator=generator).split(self.recipe.batch)):
+        order = torch.randperm(len(train), generator=generator)
+        for turn, index in enumerate(torch.split(order, self.recipe.batch)):
             self._schedule(self.epoch * self.batches + turn)
             tokens = self._thinned(train.tokens[index], generator)
             loss = F.cross_entropy(
@@ -178,8 +180,6 @@ class _Job:
         write_bytes(path, save({k: v.contiguous() for k, v in tensors.items()}, counters))
 
     def load(self, path: Path) -> None:
-        from safetensors import safe_open
-
         tensors = load_file(path)
         with safe_open(path, framework="pt") as opened:
             counters = opened.metadata()

@@ -1,0 +1,277 @@
+"""Folders to store, as a user does it: train, add, stop, go on, spread over processes."""
+
+import errno
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest_train import ARCHITECTURE, SIZE, write_domain
+
+from pluto_edge import Runtime, _files
+from pluto_edge.cli import main
+from pluto_edge.errors import ConfigError
+from pluto_edge.export.backbone import load_backbone
+from pluto_edge.export.exporter import run_export
+from pluto_edge.export.torch_vit import TorchViT
+from pluto_edge.modules import Dims
+from pluto_edge.store import Store
+from pluto_edge.train.data import scan
+from pluto_edge.train.features import embed
+from pluto_edge.train.module import Recipe, train_module
+from pluto_edge.train.selector import SelectorRecipe, SourceLogits, compare, sizes, train_selector
+
+FAST = ["--epochs", "3", "--batch", "8", "--quiet"]
+
+
+def command(photos: Path, out: Path, weights: Path, *more: str) -> list[str]:
+    where = ["--data", str(photos), "--out", str(out)]
+    backbone = ["--backbone", ARCHITECTURE, "--weights", str(weights), "--image-size", str(SIZE)]
+    return ["train", *where, *backbone, *FAST, *more]
+
+
+def digests(store: Path, names: tuple[str, ...]) -> dict[str, str]:
+    files = [p for n in names for p in sorted((store / "modules" / n).iterdir())]
+    return {str(p.relative_to(store)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+@pytest.mark.parametrize("kind", ["vpt", "adapter"])
+def test_train_export_predict(photos: Path, weights: Path, tmp_path: Path, kind: str) -> None:
+    store = tmp_path / "store"
+    assert main(command(photos, store, weights, "--kind", kind)) == 0
+    assert Store(store).names == ("dawn", "noon")
+    for name in ("dawn", "noon"):
+        assert "validation accuracy" in (store / "modules" / name / "README.md").read_text()
+        assert Store(store).module_config(name).metrics["accuracy"] > 0.4  # a random backbone, three classes
+    text = (store / "README.md").read_text()
+    assert "uniform average" in text and "accuracy.png" in text
+    assert (store / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    run_export(store, tmp_path / "bundle")
+    runtime = Runtime(tmp_path / "bundle")
+    (domain, _) = scan(photos)
+    prediction = runtime.predict([domain.read(s) for s in domain.val])
+    assert (prediction.labels == [s.label for s in domain.val]).mean() > 0.4
+
+
+def test_adding_a_domain_leaves_the_others_alone(
+    photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    main(command(photos, store, weights))
+    before, selector = digests(store, ("dawn", "noon")), (store / "selector.safetensors").read_bytes()
+    write_domain(photos, "night")
+    assert main(["train", "--data", str(photos), "--into", str(store), "--only", "night", *FAST]) == 0
+    assert digests(store, ("dawn", "noon")) == before
+    assert Store(store).names == ("dawn", "noon", "night")
+    assert (store / "selector.safetensors").read_bytes() != selector
+    assert main(["train", "--data", str(photos), "--into", str(store), "--kind", "adapter", *FAST]) == 2
+    assert "it is the store's own" in capsys.readouterr().err
+    assert main(["train", "--data", str(photos), "--into", str(store), "--only", "dusk", *FAST]) == 2
+    assert "no domain 'dusk'; there are: dawn, night, noon" in capsys.readouterr().err
+
+
+def test_json_report(photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "dawn/disc/broken.png").write_bytes(b"x")
+    arguments = [a for a in command(photos, tmp_path / "store", weights) if a != "--quiet"]
+    assert main([*arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report["matrix"]) == {"dawn", "noon"} and set(report["matrix"]["dawn"]) == {"dawn", "noon"}
+    assert set(report["selector"]) == {"blend", "uniform", "best_single", "epochs"}
+    (skipped,) = report["skipped"]
+    assert "broken.png" in skipped
+
+
+def test_processes_give_the_same_store(photos: Path, weights: Path, tmp_path: Path) -> None:
+    """One process and two: the same bytes in every module (one thread each, so that sums have one order)."""
+    script = (
+        "import sys, torch; torch.set_num_threads(1); from pluto_edge.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    for jobs in ("1", "2"):
+        arguments = command(photos, tmp_path / jobs, weights, "--jobs", jobs)
+        subprocess.run([sys.executable, "-c", script, *arguments], check=True)
+    names = ("dawn", "noon")
+    assert digests(tmp_path / "1", names) == digests(tmp_path / "2", names)
+    assert (tmp_path / "1/selector.safetensors").read_bytes() == (tmp_path / "2/selector.safetensors").read_bytes()
+
+
+def test_corruption_domains(
+    photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--corruptions", "fog,contrast", "--severities", "2,5")
+    assert main(command(photos, tmp_path / "store", weights, *more)) == 2
+    assert "one clean domain folder" in capsys.readouterr().err
+    write_domain(tmp_path / "clean", "noon")
+    assert main(command(tmp_path / "clean", tmp_path / "store", weights, *more)) == 0
+    assert Store(tmp_path / "store").names == ("fog-2", "fog-5", "contrast-2", "contrast-5")
+    assert "fog, severity 2" in Store(tmp_path / "store").module_config("fog-2").source
+    for wrong in (("--corruptions", "rain"), ("--corruptions", "fog", "--severities", "0-9")):
+        assert main(command(tmp_path / "clean", tmp_path / "other", weights, *wrong)) == 2
+        assert not (tmp_path / "other").exists()
+
+
+def test_a_stopped_training_goes_on_to_the_same_end(
+    photos: Path, weights: Path, tmp_path: Path, make_store: Callable[..., Store]
+) -> None:
+    """Stopped in the middle of an epoch: the epoch is done again, from the same numbers."""
+    main(command(photos, tmp_path / "store", weights))
+    store = Store(tmp_path / "store")
+    vit = TorchViT(load_backbone(store))
+    domain = scan(photos)[0]
+    train, val = (embed(vit, domain, part, store.config.preprocessing) for part in (domain.train, domain.val))
+    dims, recipe = Dims("adapter", 4, 192, 12, 3), Recipe(epochs=4, batch=8, patience=9)
+    whole = train_module(vit, dims, train, val, recipe)
+    seen = 0
+
+    def stop(message: str) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 8:  # three batches an epoch: in the third
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_module(vit, dims, train, val, recipe, tmp_path / "checkpoint", stop)
+    assert (tmp_path / "checkpoint").is_file()
+    resumed = train_module(vit, dims, train, val, recipe, tmp_path / "checkpoint")
+    assert resumed.accuracy == whole.accuracy
+    for name, value in whole.module.items():
+        torch.testing.assert_close(resumed.module[name], value, rtol=0, atol=0)
+
+
+def test_interrupted_and_killed_runs_leave_a_usable_store(photos: Path, weights: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    arguments = [a if a != "3" else "400" for a in command(photos, store, weights, "--patience", "400")]
+    for stop, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pluto_edge.cli", *arguments], stderr=subprocess.PIPE, text=True
+        )
+        while not list(store.glob(".work/dawn.*")) and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(stop)
+        message = process.communicate()[1]
+        assert process.returncode == code, message
+        if stop == signal.SIGINT:
+            assert f"Go on with: --into {store}" in message
+        assert Store(store).names == ()
+        arguments = [
+            "train",
+            "--data",
+            str(photos),
+            "--into",
+            str(store),
+            "--epochs",
+            "400",
+            "--batch",
+            "8",
+            "--quiet",
+        ]
+        arguments += ["--patience", "400"]
+    assert main(["train", "--data", str(photos), "--into", str(store), *FAST]) == 0
+    run_export(store, tmp_path / "bundle")
+
+
+def test_a_full_disk_leaves_nothing_half_written(
+    photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = _files.write_bytes
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name == "adapter_model.safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        original(path, data)
+
+    monkeypatch.setattr(_files, "write_bytes", full)
+    assert main(command(photos, tmp_path / "store", weights)) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert Store(tmp_path / "store").names == ()
+    assert list((tmp_path / "store/modules").iterdir()) == []
+
+
+def test_bad_backbones(photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["train", "--data", str(photos), "--out", str(tmp_path / "store"), *FAST]
+    for more, message in (
+        ([], "--backbone: which timm ViT"),
+        (["--backbone", ARCHITECTURE], "needs weights"),
+        (
+            ["--backbone", ARCHITECTURE, "--weights", str(weights), "--image-size", "40"],
+            "not a multiple of the patches",
+        ),
+        (["--backbone", "vit_of_dreams", "--weights", str(weights)], "not a timm model"),
+        (["--backbone", ARCHITECTURE, "--weights", str(tmp_path / "absent")], "weights are missing"),
+        (["--backbone", ARCHITECTURE, "--pretrained", "augreg_in21k"], "could not load the pretrained weights"),
+    ):
+        assert main([*base, *more]) == 2
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "store").exists()
+
+
+def test_recipes_are_validated() -> None:
+    for wrong in ({"epochs": 0}, {"patch_drop": 1.0}, {"smoothing": -0.1}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            Recipe(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="dropout"):
+        SelectorRecipe(dropout=1.0)
+
+
+def test_selector_sizes_are_the_papers() -> None:
+    assert sizes(10) == (32, 32, 32, 0.5)  # Digits-Five
+    assert sizes(65) == (32, 32, 64, 0.0)  # Office-Home
+    assert sizes(100) == (64, 64, 64, 0.0)  # CIFAR-100-C
+    assert sizes(1000) == (128, 128, 128, 0.0)  # ImageNet-C
+
+
+def test_selector_learns_whom_to_trust() -> None:
+    """Three modules, each right on its own domain and loud nonsense elsewhere; x̂ tells the domains apart."""
+    rng = np.random.default_rng(0)
+
+    def source(count: int) -> SourceLogits:
+        domain, label = rng.integers(0, 3, count), rng.integers(0, 5, count)
+        x = np.eye(3)[domain] @ rng.standard_normal((3, 16)) * 0 + np.eye(16)[domain] * 3
+        logits = rng.standard_normal((count, 3, 5)) * 4
+        logits[np.arange(count), domain] = np.eye(5)[label] * 4
+        as_tensor = [torch.from_numpy(v.astype(np.float32)) for v in (x, logits)]
+        return SourceLogits(as_tensor[0], as_tensor[1], torch.from_numpy(label))
+
+    train, val = source(1500), source(400)
+    result = train_selector(train, val, SelectorRecipe(epochs=40, dropout=0.0))
+    assert result.blend > 0.95 > 0.8 > result.uniform
+    assert compare(result.weights, val)[0] == result.blend
+    assert result.best_single < 0.6
+
+
+def test_ray_gives_the_same_modules(photos: Path, weights: Path, tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray")
+    main(command(photos, tmp_path / "plain", weights))
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        assert main(command(photos, tmp_path / "ray", weights, "--ray")) == 0
+    finally:
+        ray.shutdown()
+    plain, spread = Store(tmp_path / "plain"), Store(tmp_path / "ray")
+    assert set(plain.names) == set(spread.names)
+    for name in plain.names:
+        for key, value in plain.load_module(name).tensors.items():
+            np.testing.assert_allclose(spread.load_module(name).tensors[key], value, atol=1e-4)
+
+
+def test_corrupt_writes_and_previews(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = photos / "dawn/disc/0.png"
+    assert main(["corrupt", str(image), "--sheet", str(tmp_path / "sheet.png")]) == 0
+    assert "15 corruptions x 5 severities" in capsys.readouterr().out
+    assert (tmp_path / "sheet.png").stat().st_size > 10_000
+    out = tmp_path / "out"
+    more = ["--corruptions", "fog,pixelate", "--severities", "2"]
+    assert main(["corrupt", str(photos / "dawn"), "--out", str(out), *more]) == 0
+    assert sorted(p.name for p in out.iterdir()) == ["fog-2", "pixelate-2"]
+    assert len(list(out.rglob("*.png"))) == 60 and (out / "fog-2/disc/0.png").is_file()
+    for wrong in (
+        ["corrupt", str(tmp_path / "absent"), "--out", str(out)],
+        ["corrupt", str(image), "--out", "x", "--corruptions", "rain"],
+    ):
+        assert main(wrong) == 2

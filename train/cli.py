@@ -1,0 +1,208 @@
+"""`pluto train`."""
+
+import argparse
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+from tqdm import tqdm
+
+from pluto_edge.errors import ConfigError
+from pluto_edge.modules import Kind
+from pluto_edge.store import Store
+from pluto_edge.train.corruptions import NAMES
+from pluto_edge.train.data import Domain, corrupted, scan
+from pluto_edge.train.module import Recipe
+from pluto_edge.train.report import table
+from pluto_edge.train.selector import SelectorRecipe
+from pluto_edge.train.trainer import BackboneChoice, create_store, describe, run_train
+
+PROMPTS, BOTTLENECK, IMAGE_SIZE = 10, 8, 224
+BACKBONE_OPTIONS = (
+    "backbone",
+    "weights",
+    "pretrained",
+    "image_size",
+    "crop_pct",
+    "kind",
+    "prompts",
+    "bottleneck",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Train one small module per source domain on a frozen timm ViT, and a selector over them, into a store.\n"
+        "Folders: ROOT/<domain>/<class>/images, or ROOT/<domain>/train|val/<class>/images."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  pluto train --data photos/ --out store/ --backbone vit_small_patch16_224 --pretrained augreg_in21k\n"
+        "  pluto train --data photos/ --out store/ --backbone vit_small_patch14_reg4_dinov2 \\\n"
+        "              --weights dinov2s.safetensors --image-size 112 --kind adapter\n"
+        "  pluto train --data photos/ --into store/ --only fog        # one more domain, the others untouched\n"
+        "  pluto train --data clean/ --out store/ ... --corruptions fog,snow --severities 1-5 --jobs 2\n"
+        "\n"
+        "A run that was stopped goes on where it was: give the same command with --into."
+    )
+    parser.add_argument("--data", required=True, type=Path, metavar="ROOT", help="folder of domain folders")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--out", type=Path, metavar="STORE", help="new store to write")
+    where.add_argument("--into", type=Path, metavar="STORE", help="store to add to, or to go on with")
+    parser.add_argument("--only", action="append", metavar="DOMAIN", help="this domain only (may be repeated)")
+    _backbone_arguments(parser.add_argument_group("backbone (with --out)"))
+    _recipe_arguments(parser.add_argument_group("recipe (the defaults suit a few hundred images a domain)"))
+    _corruption_arguments(parser.add_argument_group("corruption domains, made from one clean folder"))
+    running = parser.add_argument_group("running")
+    running.add_argument("--jobs", type=int, default=1, help="domains trained at the same time (default: 1)")
+    running.add_argument("--ray", action="store_true", help="spread the domains over the Ray cluster found")
+    running.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
+    running.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
+
+
+def _backbone_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--backbone", metavar="NAME", help="timm name of a VisionTransformer")
+    group.add_argument("--weights", type=Path, metavar="FILE", help="its weights, safetensors")
+    group.add_argument("--pretrained", metavar="TAG", help="or timm's pretrained tag")
+    group.add_argument("--image-size", type=int, help="a multiple of the patch size (default: 224)")
+    group.add_argument("--crop-pct", type=float, help="share of the image kept by the crop (default: 1)")
+    group.add_argument("--kind", choices=get_args(Kind), help="prompts or adapters (default: vpt)")
+    group.add_argument("--prompts", type=int, help=f"prompt tokens (default: {PROMPTS})")
+    group.add_argument("--bottleneck", type=int, help=f"of adapters (default: {BOTTLENECK})")
+
+
+def _recipe_arguments(group: argparse._ArgumentGroup) -> None:
+    default = Recipe()
+    helps = {
+        "epochs": "at most",
+        "batch": "images a batch",
+        "lr": "for 256 images a batch (default: 0.25 for prompts, SGD; 0.004 for adapters, AdamW)",
+        "head_lr": "of the head, AdamW",
+        "weight_decay": "of AdamW; prompts get a hundredth",
+        "warmup": "share of the epochs",
+        "smoothing": "of the labels",
+        "patch_drop": "share of the patches left out at random",
+        "patience": "epochs without a better validation before it stops",
+        "seed": "of everything",
+    }
+    for f in fields(Recipe):
+        kind = float if f.name == "lr" else type(getattr(default, f.name))
+        text = helps[f.name]
+        shown = text if "default" in text else f"{text} (default: {getattr(default, f.name)})"
+        group.add_argument(f"--{f.name.replace('_', '-')}", type=kind, default=getattr(default, f.name), help=shown)
+    group.add_argument("--per-class", type=int, metavar="N", help="at most N training images a class")
+    group.add_argument(
+        "--val-share", type=float, default=0.2, help="held out where there is no val/ (default: 0.2)"
+    )
+
+
+def _corruption_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--corruptions", metavar="LIST", help="comma-separated names, or all: " + ", ".join(NAMES))
+    group.add_argument("--severities", default="1-5", help="for example 3, 1-5 or 1,3,5 (default: 1-5)")
+
+
+def run(options: argparse.Namespace) -> int:
+    recipe = Recipe(**{f.name: getattr(options, f.name) for f in fields(Recipe)})
+    domains = choose_domains(options)
+    store = open_store(options, domains)
+    silent = options.quiet or options.json
+    bar = tqdm(total=0, bar_format="{elapsed}  {desc}", disable=silent or None, leave=False)
+
+    def say(who: str, what: str) -> None:
+        if what == "done":
+            bar.write(f"{who}: done", file=sys.stderr) if not silent else None
+        bar.set_description_str(f"{who}: {what}")
+
+    try:
+        with bar:
+            result = run_train(
+                store,
+                domains,
+                recipe=recipe,
+                selector=SelectorRecipe(seed=recipe.seed),
+                only=options.only or (),
+                jobs=options.jobs,
+                ray=options.ray,
+                say=say,
+            )
+    except KeyboardInterrupt:
+        kept = Store(store.path).names
+        print(
+            f"pluto: interrupted; {store.path} holds {len(kept)} finished modules"
+            f" ({', '.join(kept) or 'none'}). Go on with: --into {store.path}",
+            file=sys.stderr,
+        )
+        return 130
+    if options.json:
+        print(describe(result))
+    elif not options.quiet:
+        s = result.selector
+        print(table(result.matrix))
+        print(
+            f"\nall validation images: selector's blend {s.blend:.3f}, uniform average {s.uniform:.3f}, "
+            f"best single module {s.best_single:.3f}"
+        )
+        for problem in result.skipped[:10]:
+            print(f"left out: {problem}")
+        if len(result.skipped) > 10:
+            print(f"left out: {len(result.skipped) - 10} more")
+        print(f"\n{store.path}/README.md has this with a picture; next: pluto-export --modules {store.path}")
+    return 0
+
+
+def choose_domains(options: argparse.Namespace) -> list[Domain]:
+    if not 0 < options.val_share < 1:
+        raise ConfigError(f"--val-share: want more than 0 and less than 1, got {options.val_share}")
+    domains = scan(options.data, val_share=options.val_share, per_class=options.per_class, seed=options.seed)
+    if options.corruptions:
+        if len(domains) != 1:
+            raise ConfigError(
+                f"--corruptions wants one clean domain folder in {options.data}, found {len(domains)}"
+            )
+        names = parse_corruptions(options.corruptions)
+        domains = corrupted(domains[0], names, parse_severities(options.severities), options.seed)
+    if options.only:
+        unknown = [n for n in options.only if n not in {d.name for d in domains}]
+        if unknown:
+            raise ConfigError(f"--only: no domain {unknown[0]!r}; there are: {', '.join(d.name for d in domains)}")
+    return domains
+
+
+def parse_corruptions(text: str) -> tuple[str, ...]:
+    names = NAMES if text == "all" else tuple(text.split(","))
+    unknown = [n for n in names if n not in NAMES]
+    if unknown:
+        raise ConfigError(f"--corruptions: no {unknown[0]!r}; there are: {', '.join(NAMES)}")
+    return names
+
+
+def parse_severities(text: str) -> tuple[int, ...]:
+    try:
+        first, _, last = text.partition("-")
+        found = tuple(range(int(first), int(last) + 1)) if last else tuple(int(t) for t in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(1 <= s <= 5 for s in found):
+        raise ConfigError(f"--severities: want 1 to 5, for example 3, 1-5 or 1,3,5; got {text!r}")
+    return found
+
+
+def open_store(options: argparse.Namespace, domains: list[Domain]) -> Store:
+    if options.into is not None:
+        given = [n for n in BACKBONE_OPTIONS if getattr(options, n) is not None]
+        if given:
+            raise ConfigError(f"--{given[0].replace('_', '-')}: with --into it is the store's own")
+        return Store(options.into)
+    if options.backbone is None:
+        raise ConfigError("--backbone: which timm ViT? For example vit_small_patch16_224")
+    kind: Kind = options.kind or "vpt"
+    size = (options.prompts or PROMPTS) if kind == "vpt" else (options.bottleneck or BOTTLENECK)
+    choice = BackboneChoice(
+        options.backbone,
+        options.image_size or IMAGE_SIZE,
+        options.weights,
+        options.pretrained,
+        1.0 if options.crop_pct is None else options.crop_pct,
+    )
+    return create_store(options.out, choice, domains[0].classes, kind, size)
