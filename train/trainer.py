@@ -121,7 +121,7 @@ def run_train(
         raise ConfigError(f"{store.path}: none of its modules has a folder among the domains")
     for _ in _each(cache_logits, [(store.path, d) for d in known], jobs, ray, say):
         pass
-    train, val = (join([_cached(store, d, part) for d in known]) for part in ("train", "val"))
+    train, val = (join([cached_logits(store, d, part) for d in known]) for part in ("train", "val"))
     result = train_selector(train, val, selector, on_epoch=lambda m: say("selector", m))
     store.save_selector(result.weights)
     matrix = _matrix(store, known)
@@ -179,7 +179,7 @@ def module_params(vit: TorchViT, store: Store, name: str) -> Params:
     return {**vit.backbone_ln(), **tensors}
 
 
-def _cached(store: Store, domain: Domain, part: str, names: Sequence[str] | None = None) -> SourceLogits:
+def cached_logits(store: Store, domain: Domain, part: str, names: Sequence[str] | None = None) -> SourceLogits:
     loaded = [load_file(_file(store, domain, n)) for n in names or store.names]
     stacked = torch.stack([t[f"{part}.logits"] for t in loaded], dim=1)
     return SourceLogits(loaded[0][f"{part}.x_hat"], stacked, loaded[0][f"{part}.labels"])
@@ -189,7 +189,7 @@ def _matrix(store: Store, domains: Iterable[Domain]) -> dict[str, dict[str, floa
     """Every module's accuracy on every domain's validation data."""
     matrix: dict[str, dict[str, float]] = {name: {} for name in store.names}
     for domain in domains:
-        data = _cached(store, domain, "val")
+        data = cached_logits(store, domain, "val")
         for j, name in enumerate(store.names):
             matrix[name][domain.name] = accuracy(data.logits[:, j], data.labels)
     return matrix
