@@ -19,8 +19,9 @@ import numpy as np
 from pluto_edge.runtime import session
 bundle, prepack, spin = sys.argv[1], sys.argv[2], sys.argv[3]
 original = session.Engine._options
-def options(self, _):
-    o = original(self, prepack == "1")
+def options(self):
+    o = original(self)
+    o.add_session_config_entry("session.disable_prepacking", "0" if prepack == "1" else "1")
     o.add_session_config_entry("session.intra_op.allow_spinning", spin)
     return o
 session.Engine._options = options

@@ -1,6 +1,7 @@
-"""From a module store to a prediction, in one file. `make demo` runs it.
+"""From a module store to predictions, in one file. `make demo` runs it.
 
-The store is random until there is a trained one: what it shows is the path, not the accuracy.
+Exports the store of examples/digits (a camera that reads meter digits), then reads freshly drawn digits through
+each condition, known and unknown, and shows which modules the selector leans on. Labels are used for counting only.
 """
 
 import argparse
@@ -11,46 +12,44 @@ from pathlib import Path
 
 import numpy as np
 
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "digits"))
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="keep store and bundle here (default: a temporary folder)")
+    parser.add_argument("--images", type=int, default=200, help="digits drawn for each condition (default: 200)")
+    parser.add_argument("--seed", type=int, default=1, help="of the drawn digits (default: 1)")
     options = parser.parse_args()
-    if options.out:
-        show(options.out)
-        return
     with tempfile.TemporaryDirectory() as folder:
-        show(Path(folder))
+        bundle = Path(folder) / "bundle"
+        export(HERE / "digits/store", bundle)  # on the workstation: torch, timm, onnx
+        read_meters(bundle, options.images, options.seed)  # on the device: numpy and ONNX Runtime
 
 
-def show(folder: Path) -> None:
-    store, bundle = folder / "store", folder / "bundle"
-    if not store.exists():  # on the workstation: torch and timm
-        from pluto_edge.export.random_store import make_random_store
-
-        make_random_store(store, architecture="vit_tiny_patch16_224", image_size=(96, 96))
-    command = [
-        sys.executable,
-        "-m",
-        "pluto_edge.cli",
-        "export",
-        "--modules",
-        store,
-        "--out",
-        bundle,
-        "--force",
-    ]
+def export(store: Path, bundle: Path) -> None:
+    command = [sys.executable, "-m", "pluto_edge.cli", "export", "--modules", str(store), "--out", str(bundle)]
     subprocess.run(command, check=True)
 
-    from pluto_edge import Runtime  # on the device: numpy and ONNX Runtime
 
-    runtime = Runtime(bundle)
-    print(f"\n{runtime}")
-    frames = np.random.default_rng(0).integers(0, 256, (4, 120, 160, 3), dtype=np.uint8)
-    prediction = runtime.predict(frames)
-    for name, entropy, weights in zip(prediction.classes, prediction.entropy, prediction.weights, strict=True):
-        blend = ", ".join(f"{m} {w:.2f}" for m, w in zip(prediction.modules, weights, strict=True))
-        print(f"  {name:8}  entropy {entropy:.2f}  blend of {blend}")
+def read_meters(bundle: Path, images: int, seed: int) -> None:
+    import meter
+
+    from pluto_edge import Runtime
+    from pluto_edge._text import table
+
+    runtime, rng, rows = Runtime(bundle), np.random.default_rng(seed), []
+    print(f"\n{runtime}\n")
+    for name, condition in {**meter.CONDITIONS, **meter.UNSEEN}.items():
+        digits = rng.integers(0, 10, images)
+        frames = [condition(meter.render(rng, int(d)), rng) for d in digits]
+        prediction = runtime.predict(frames)
+        right = np.mean([runtime.classes[i] == str(d) for i, d in zip(prediction.labels, digits, strict=True)])
+        mean = prediction.weights.mean(axis=0)
+        lean = ", ".join(f"{prediction.modules[j]} {mean[j]:.2f}" for j in np.argsort(-mean)[:2])
+        known = "" if name in meter.CONDITIONS else "no module knows it"
+        rows.append((name, f"{right:.3f}", f"{prediction.entropy.mean():.2f}", lean, known))
+    print(table(("condition", "accuracy", "entropy", "leans on", ""), rows, right=(1, 2)))
 
 
 if __name__ == "__main__":

@@ -54,9 +54,8 @@ class Pass:
 class Network:
     def __init__(self, bundle: Bundle, engine: Engine) -> None:
         self.bundle, self.engine = bundle, engine
-        int8 = bundle.manifest.precision == "int8"
         self._embed = engine.open(bundle.file(EMBED))
-        self._forward = engine.open(bundle.file(FORWARD), prepack=int8)
+        self._forward = engine.open(bundle.file(FORWARD))
         self._adapt: Graph | None = None
         self._lock = threading.Lock()
         modules = [bundle.load_module(name) for name in bundle.manifest.names]

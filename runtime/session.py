@@ -46,14 +46,9 @@ class Engine:
         self.device = "cuda" if self.provider == CUDA else "cpu"
         log.info("running on %s", self.provider)
 
-    def open(self, path: Path, *, prepack: bool = False) -> "Graph":
-        """`prepack` copies weights into the layout of the kernels.
-
-        For fp32 it measured no faster than weights mapped from the file, which all graphs share; int8 kernels
-        gain a quarter (docs/performance.md).
-        """
+    def open(self, path: Path) -> "Graph":
         try:
-            session = ort.InferenceSession(path, self._options(prepack), providers=self.providers)
+            session = ort.InferenceSession(path, self._options(), providers=self.providers)
         except Exception as cause:  # onnxruntime raises a dozen types of its own
             raise BundleError(f"{path}: ONNX Runtime cannot load this graph ({cause})") from cause
         _check_honoured(self.providers, session.get_providers())
@@ -63,13 +58,14 @@ class Engine:
         """An array on the engine's device; on the CPU it is shared, not copied."""
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device, 0)
 
-    def _options(self, prepack: bool) -> "ort.SessionOptions":
+    def _options(self) -> "ort.SessionOptions":
         options = ort.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
         # Idle threads that spin would take the cores from preprocessing and from the next graph.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry("session.disable_prepacking", "0" if prepack else "1")
+        # Weights stay mapped from the file, where all graphs share them (docs/performance.md has the price).
+        options.add_session_config_entry("session.disable_prepacking", "1")
         return options
 
 

@@ -50,12 +50,12 @@ def test_a_provider_that_falls_back_is_not_taken_for_loading(monkeypatch: pytest
 def test_a_session_that_drops_a_provider_raises(
     make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine("cpu")
+    engine, bundle = Engine("cpu"), make_bundle()
     engine.providers = [CUDA, CPU]
     real = session.ort.InferenceSession
     monkeypatch.setattr(session.ort, "InferenceSession", lambda p, o, providers: real(p, o, providers=[CPU]))
     with pytest.raises(ProviderError, match="the session runs on CPU"):
-        engine.open(make_bundle() / "embed.onnx")
+        engine.open(bundle / "embed.onnx")
 
 
 def test_a_broken_graph_is_a_bundle_error(tmp_path: Path) -> None:
