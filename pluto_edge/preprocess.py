@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import floor
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -98,6 +99,11 @@ def _crop(image: Image.Image, size: tuple[int, int], fill: tuple[int, int, int])
         image = canvas
     top, left = round((image.height - height) / 2), round((image.width - width) / 2)
     return image.crop((left, top, left + width, top + height))
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Every image below `folder`, sorted; none where there is no such folder."""
+    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
 
 
 class ImageBatch:

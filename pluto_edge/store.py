@@ -7,7 +7,7 @@ store/
   modules/<name>/                 adapter_config.json, adapter_model.safetensors, README.md
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +132,7 @@ class Store:
         return self.path / "selector.safetensors"
 
     def set_config(self, **changes: Any) -> None:
-        values = {**self.config.__dict__, **changes}
-        self.config = StoreConfig(**values)
+        self.config = replace(self.config, **changes)
         write_text(self.path / "store.json", to_text(self.config))
 
     def module_config(self, name: str) -> ModuleConfig:

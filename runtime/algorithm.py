@@ -28,7 +28,6 @@ class Proposal:
     state: State
     passed: Pass
     weights: Wide  # w* [B,N], before the selection
-    kept: Wide  # [B,N], zero outside the top M, rows sum to 1
     order: NDArray[np.intp]  # the selected modules, heaviest first
     entropy_before: float
     entropy_after: float
@@ -47,7 +46,7 @@ def propose(network: Network, state: State, batch: ImageBatch, config: AdaptConf
     with stages("selector"):  # lines 7 to 12: weights, pseudo-labels, G to G*, updated weights
         before, proposal = update_selector(state, passed, config)
         weights = g.weights(proposal.selector, passed.x_hat, passed.logits)
-        kept, order = g.select(weights, config.top_m)  # lines 13 to 15: batch mean, top M, rescale
+        _, order = g.select(weights, config.top_m)  # lines 13 to 15: batch mean, top M, rescale
         after = mixed_entropy(weights, passed)
     top = passed.names[order[0]]
     proposal = replace(proposal, top=top)
@@ -59,7 +58,7 @@ def propose(network: Network, state: State, batch: ImageBatch, config: AdaptConf
             proposal, reliable, loss = sam_batch(network, proposal, batch, passed, first, threshold, config)
         elif config.sam == "sample":
             proposal, reliable, loss = sam_samples(network, proposal, batch, threshold, config)
-    return Proposal(proposal, passed, weights, kept, order, before, after, reliable, loss, top == guess)
+    return Proposal(proposal, passed, weights, order, before, after, reliable, loss, top == guess)
 
 
 def update_selector(state: State, passed: Pass, config: AdaptConfig) -> tuple[float, State]:

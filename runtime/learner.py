@@ -56,8 +56,7 @@ class Learner:
 
     def predict(self, batch: ImageBatch) -> Blend:
         state = self.state
-        passed = self.network.run(batch, state.affines)
-        return self._blend(passed, selector.weights(state.selector, passed.x_hat, passed.logits))
+        return self._without_step(self.network.run(batch, state.affines), state)
 
     def step(self, batch: ImageBatch) -> tuple[Blend, Event]:
         """Algorithm 1: predict and learn. What is rolled back is predicted as if the step had not been."""
@@ -115,13 +114,13 @@ class Learner:
         """What is predicted, what the state becomes, and why if it is not the proposal's."""
         passed, config, classes = proposal.passed, self.config, self.network.bundle.manifest.dims.classes
         if not np.isfinite(passed.logits).all():
-            return self._as_exported(batch, passed, before, "logits are not finite")
+            return self._unadapted(batch, passed, before), self._exported, "logits are not finite"
         blend = self._blend(passed, proposal.weights)
-        keep_old = self._blend(passed, selector.weights(before.selector, passed.x_hat, passed.logits))
         if not proposal.state.finite or not np.isfinite(blend.logits).all():
-            return keep_old, before, "the update is not finite"
+            return self._without_step(passed, before), before, "the update is not finite"
         if config.sam is not None and proposal.reliable < config.min_reliable:
-            return keep_old, before, f"{proposal.reliable} reliable samples, want {config.min_reliable}"
+            reason = f"{proposal.reliable} reliable samples, want {config.min_reliable}"
+            return self._without_step(passed, before), before, reason
         probabilities = blend.probabilities
         labels = (*before.labels, *map(int, probabilities.argmax(axis=1)))[-guard.window(classes) :]
         state = replace(proposal.state, labels=labels)
@@ -129,25 +128,23 @@ class Learner:
             old = proposal.loss if before.average is None else before.average
             average = AVERAGE * old + (1 - AVERAGE) * proposal.loss
             if average < config.recovery * log(classes):
-                return (
-                    keep_old,
-                    self._exported,
-                    f"recovery: the moving average of the entropy is {average:.3f}",
-                )
+                reason = f"recovery: the moving average of the entropy is {average:.3f}"
+                return self._without_step(passed, before), self._exported, reason
             state = replace(state, average=average)
         mean = float(selector.entropy(probabilities).mean())
         if config.guard and guard.suspicion(labels, mean, classes):
             plain = self._unadapted(batch, passed, before)
             evidence = before.evidence + guard.compare(probabilities, plain.probabilities)
             evidence = evidence[-guard.window(classes) :]
-            reason = guard.verdict(evidence, classes)
-            if reason:
-                return plain, self._exported, reason
+            collapse = guard.verdict(evidence, classes)
+            if collapse:
+                return plain, self._exported, collapse
             return blend, replace(state, evidence=evidence), ""
         return blend, replace(state, evidence=()), ""
 
-    def _as_exported(self, batch: ImageBatch, passed: Pass, before: State, reason: str) -> tuple[Blend, State, str]:
-        return self._unadapted(batch, passed, before), self._exported, reason
+    def _without_step(self, passed: Pass, state: State) -> Blend:
+        """The blend with the selector as it is."""
+        return self._blend(passed, selector.weights(state.selector, passed.x_hat, passed.logits))
 
     def _unadapted(self, batch: ImageBatch, passed: Pass, state: State) -> Blend:
         """The same images through the exported weights; modules that never learned need no second pass."""

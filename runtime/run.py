@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from pluto_edge import _text
 from pluto_edge.errors import ConfigError
-from pluto_edge.preprocess import IMAGE_SUFFIXES
+from pluto_edge.preprocess import IMAGE_SUFFIXES, image_files
 from pluto_edge.runtime.events import heading, line
 from pluto_edge.runtime.runtime import Runtime
 
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 def find(folder: Path, classes: Sequence[str], rng: np.random.Generator, limit: int | None) -> Segment:
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder")
-    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+    files = image_files(folder)
     if not files:
         raise ConfigError(f"{folder}: holds no image ({', '.join(sorted(IMAGE_SUFFIXES))})")
     files = [files[i] for i in rng.permutation(len(files))][:limit]
@@ -95,7 +95,7 @@ def play(
     right = 0
     for start in range(0, len(segment.files), batch):
         part = slice(start, start + batch)
-        images = [image for _, image in _open(segment.files[part])]
+        images = list(_open(segment.files[part]))
         prediction = runtime.step(images) if learn else runtime.predict(images)
         if show:
             print(line(runtime.events[-1]), flush=True)
@@ -126,10 +126,10 @@ def summary(segments: Sequence[Segment], columns: dict[str, list[float | None]])
     return "\n" + _text.table(("accuracy", "images", *columns), rows, right=range(1, len(columns) + 2))
 
 
-def _open(files: Sequence[Path]) -> Iterator[tuple[Path, Image.Image]]:
+def _open(files: Sequence[Path]) -> Iterator[Image.Image]:
     for path in files:
         try:
             with Image.open(path) as image:
-                yield path, image.convert("RGB")
+                yield image.convert("RGB")
         except (OSError, UnidentifiedImageError) as cause:
             raise ConfigError(f"{path}: not a readable image ({cause})") from cause

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 from tqdm import tqdm
 
 from pluto_edge.errors import ConfigError
-from pluto_edge.preprocess import IMAGE_SUFFIXES
+from pluto_edge.preprocess import image_files
 from pluto_edge.train.cli import parse_corruptions, parse_severities
 from pluto_edge.train.corruptions import corrupt
 from pluto_edge.train.data import Domain, Sample, read_image
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 def find(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
-    files = sorted(p for p in source.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES) if source.is_dir() else []
+    files = image_files(source)
     if not files:
         raise ConfigError(f"{source}: no image and no folder of images")
     return files

@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from pluto_edge._files import check_name
 from pluto_edge.errors import ConfigError
-from pluto_edge.preprocess import IMAGE_SUFFIXES
+from pluto_edge.preprocess import image_files
 from pluto_edge.train.corruptions import corrupt
 
 
@@ -113,10 +113,10 @@ def _scan_domain(folder: Path, val_share: float, per_class: int | None, seed: in
     val: list[Sample] = []
     for label, name in enumerate(classes):
         if split:
-            files, held = _images(parts["train"] / name), _images(parts["val"] / name)
+            files, held = image_files(parts["train"] / name), image_files(parts["val"] / name)
             files = [files[i] for i in rng.permutation(len(files))]
         else:
-            found = _images(folder / name)
+            found = image_files(folder / name)
             found = [found[i] for i in rng.permutation(len(found))]
             count = max(1, round(val_share * len(found))) if len(found) > 1 else 0
             held, files = found[:count], found[count:]
@@ -125,12 +125,6 @@ def _scan_domain(folder: Path, val_share: float, per_class: int | None, seed: in
     domain = Domain(folder.name, classes, tuple(train), tuple(val))
     _check_enough(domain)
     return domain
-
-
-def _images(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
 
 
 def _check_enough(domain: Domain) -> None:

@@ -1,6 +1,6 @@
 """What the frozen backbone says of an image, computed once: the tokens that enter its first block, and x̂."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,6 @@ from pluto_edge.preprocess import Preprocessing
 from pluto_edge.train.data import Domain, Sample, labels
 
 EMBED_BATCH = 64
-
-Tick = Callable[[int], object]
 
 
 @dataclass(frozen=True)
@@ -29,9 +27,7 @@ class Embedded:
 
 
 @torch.no_grad()
-def embed(
-    vit: TorchViT, domain: Domain, samples: Sequence[Sample], preprocessing: Preprocessing, tick: Tick = int
-) -> Embedded:
+def embed(vit: TorchViT, domain: Domain, samples: Sequence[Sample], preprocessing: Preprocessing) -> Embedded:
     tokens, x_hat = [], []
     for start in range(0, len(samples), EMBED_BATCH):
         part = samples[start : start + EMBED_BATCH]
@@ -39,18 +35,13 @@ def embed(
         t, x = vit.embed(torch.from_numpy(pixels))
         tokens.append(t)
         x_hat.append(x)
-        tick(len(part))
     return Embedded(torch.cat(tokens), torch.cat(x_hat), torch.from_numpy(labels(samples)))
 
 
 @torch.no_grad()
-def logits(vit: TorchViT, data: Embedded, module: Params, tick: Tick = int) -> Tensor:
+def logits(vit: TorchViT, data: Embedded, module: Params) -> Tensor:
     """[n,K] of one module."""
-    out = []
-    for start in range(0, len(data), EMBED_BATCH):
-        out.append(vit.logits(data.tokens[start : start + EMBED_BATCH], module))
-        tick(len(out[-1]))
-    return torch.cat(out)
+    return torch.cat([vit.logits(tokens, module) for tokens in torch.split(data.tokens, EMBED_BATCH)])
 
 
 def accuracy(prediction: Tensor, truth: Tensor) -> float:

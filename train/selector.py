@@ -10,6 +10,7 @@ from torch import Tensor
 from pluto_edge.errors import ConfigError
 from pluto_edge.export.torch_vit import TorchSelector
 from pluto_edge.modules import SelectorWeights
+from pluto_edge.train.features import accuracy
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ def compare(weights: SelectorWeights, data: SourceLogits) -> tuple[float, float,
     """Accuracy of the selector's blend, of the uniform average, and of the best single module."""
     g = TorchSelector({k: torch.from_numpy(v) for k, v in weights.tensors.items()}).eval()
     blended = (g(data.x_hat, data.logits)[..., None] * data.logits).sum(dim=1)
-    singles = [_accuracy(data.logits[:, j], data.labels) for j in range(data.logits.shape[1])]
-    return _accuracy(blended, data.labels), _accuracy(data.logits.mean(dim=1), data.labels), max(singles)
+    singles = [accuracy(data.logits[:, j], data.labels) for j in range(data.logits.shape[1])]
+    return accuracy(blended, data.labels), accuracy(data.logits.mean(dim=1), data.labels), max(singles)
 
 
 def join(parts: Sequence[SourceLogits]) -> SourceLogits:
@@ -125,7 +126,3 @@ def _loss(g: TorchSelector, data: SourceLogits) -> float:
 
 def _weights(g: TorchSelector) -> SelectorWeights:
     return SelectorWeights(**{k: v.detach().numpy().copy() for k, v in g.weights.items()})
-
-
-def _accuracy(logits: Tensor, labels: Tensor) -> float:
-    return float((logits.argmax(dim=-1) == labels).float().mean())

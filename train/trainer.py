@@ -6,7 +6,7 @@ processes, or on a Ray cluster, with the same results.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -17,7 +17,6 @@ import torch
 from safetensors.torch import load_file, save
 
 from pluto_edge._files import write_bytes
-from pluto_edge._schema import encode
 from pluto_edge.errors import ConfigError, MissingExtraError
 from pluto_edge.export.backbone import create, load_backbone, load_weights, preprocessing, read_layout
 from pluto_edge.export.torch_vit import Params, TorchViT
@@ -121,10 +120,10 @@ def run_train(
         raise ConfigError(f"{store.path}: none of its modules has a folder among the domains")
     for _ in _each(cache_logits, [(store.path, d) for d in known], jobs, ray, say):
         pass
-    train, val = (join([cached_logits(store, d, part) for d in known]) for part in ("train", "val"))
-    result = train_selector(train, val, selector, on_epoch=lambda m: say("selector", m))
+    train, val = ([cached_logits(store, d, part) for d in known] for part in ("train", "val"))
+    result = train_selector(join(train), join(val), selector, on_epoch=lambda m: say("selector", m))
     store.save_selector(result.weights)
-    matrix = _matrix(store, known)
+    matrix = _matrix(store, known, val)
     report.write(store, matrix, result, skipped)
     return TrainReport(store.path, matrix, result, tuple(skipped))
 
@@ -185,11 +184,10 @@ def cached_logits(store: Store, domain: Domain, part: str, names: Sequence[str] 
     return SourceLogits(loaded[0][f"{part}.x_hat"], stacked, loaded[0][f"{part}.labels"])
 
 
-def _matrix(store: Store, domains: Iterable[Domain]) -> dict[str, dict[str, float]]:
+def _matrix(store: Store, domains: Sequence[Domain], val: Sequence[SourceLogits]) -> dict[str, dict[str, float]]:
     """Every module's accuracy on every domain's validation data."""
     matrix: dict[str, dict[str, float]] = {name: {} for name in store.names}
-    for domain in domains:
-        data = cached_logits(store, domain, "val")
+    for domain, data in zip(domains, val, strict=True):
         for j, name in enumerate(store.names):
             matrix[name][domain.name] = accuracy(data.logits[:, j], data.labels)
     return matrix
@@ -241,4 +239,4 @@ def describe(report_: TrainReport) -> str:
         "selector": {"blend": s.blend, "uniform": s.uniform, "best_single": s.best_single, "epochs": s.epochs},
         "skipped": list(report_.skipped),
     }
-    return json.dumps(encode(data), indent=2, sort_keys=True)
+    return json.dumps(data, indent=2, sort_keys=True)
