@@ -25,11 +25,14 @@ if TYPE_CHECKING:
         PlutoError,
         ProviderError,
         StoreError,
+        StreamError,
     )
     from pluto_edge.manifest import Bundle, Manifest
     from pluto_edge.preprocess import Preprocessing
     from pluto_edge.runtime.events import Event
-    from pluto_edge.runtime.runtime import Prediction, Runtime
+    from pluto_edge.runtime.prediction import Prediction
+    from pluto_edge.runtime.runtime import Runtime
+    from pluto_edge.runtime.stream import Stream
     from pluto_edge.store import Store
 
 _HOME = {
@@ -44,12 +47,14 @@ _HOME = {
     "MissingExtraError": "errors",
     "ParityError": "errors",
     "PlutoError": "errors",
-    "Prediction": "runtime.runtime",
+    "Prediction": "runtime.prediction",
     "Preprocessing": "preprocess",
     "ProviderError": "errors",
     "Runtime": "runtime.runtime",
     "Store": "store",
     "StoreError": "errors",
+    "Stream": "runtime.stream",
+    "StreamError": "errors",
 }
 
 __all__ = [
@@ -70,6 +75,8 @@ __all__ = [
     "Runtime",
     "Store",
     "StoreError",
+    "Stream",
+    "StreamError",
     "__version__",
 ]
 

@@ -27,7 +27,9 @@ class AdaptConfig:
         filter: leave out samples whose entropy is not below `entropy_margin` * ln K.
         entropy_margin: E0 as a share of ln K.
         ln_layers: rows of the 2L+1 affines that may change; None is all.
-        min_reliable: with fewer reliable samples the step changes nothing.
+        min_reliable: gradients gather over steps until there are this many reliable samples (for `sam="sample"`:
+            with fewer the step changes nothing). A step without any changes nothing; 0 updates the selector even
+            then.
         guard: watch for collapse and go back to the exported weights.
         recovery: SAR's moving average: reset when that of the entropy falls below this share of ln K; None
             never does.

@@ -8,6 +8,7 @@ PlutoError
 ├── ParityError         an exported graph disagrees with torch
 ├── ProviderError       ONNX Runtime does not run where it was asked to
 ├── ImageError          images that cannot be turned into a batch
+├── StreamError         a stream's learning failed in the background, or the stream is closed
 └── MissingExtraError   an optional dependency is not installed
 
 Catch `PlutoError` to catch them all. A message says what was wrong, where, and what to do.
@@ -23,6 +24,7 @@ __all__ = [
     "PlutoError",
     "ProviderError",
     "StoreError",
+    "StreamError",
 ]
 
 
@@ -60,6 +62,10 @@ class ProviderError(PlutoError):
 
 class ImageError(PlutoError, ValueError):
     """Images that cannot be turned into a batch."""
+
+
+class StreamError(PlutoError):
+    """A stream's learning failed in the background (`__cause__` says how), or the stream is closed."""
 
 
 class MissingExtraError(PlutoError, ImportError):

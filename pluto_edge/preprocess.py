@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import floor
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from pluto_edge.errors import ConfigError, ImageError
 __all__ = ["ImageBatch", "Images", "Preprocessing"]
 
 Pixels = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
 Images = NDArray[np.uint8] | NDArray[np.float32] | Image.Image | Sequence[NDArray[np.uint8]] | Sequence[Image.Image]
 
 MAX_SIDE = 4096
@@ -58,7 +59,13 @@ class Preprocessing:
 
     def __call__(self, image: Image.Image) -> Pixels:
         """One image as normalised [3, H, W]."""
-        rgb = np.asarray(self.resize(image if image.mode == "RGB" else image.convert("RGB")))
+        return self.normalise(self.crop(image))
+
+    def crop(self, image: Image.Image) -> Bytes:
+        """One image as [H, W, 3] bytes, resized and cropped."""
+        return np.asarray(self.resize(image if image.mode == "RGB" else image.convert("RGB")))
+
+    def normalise(self, rgb: Bytes) -> Pixels:
         return np.stack([self.table[c][rgb[..., c]] for c in range(3)])
 
     def resize(self, image: Image.Image) -> Image.Image:
@@ -114,7 +121,8 @@ class ImageBatch:
 
     def __init__(self, images: Images, preprocessing: Preprocessing) -> None:
         self._preprocessing = preprocessing
-        self._items: Sequence[object] | Pixels
+        self._cropped = False
+        self._items: Sequence[Any] | Pixels
         if isinstance(images, np.ndarray):
             self._items = _array_items(images, preprocessing.size)
         elif isinstance(images, Image.Image):
@@ -134,18 +142,40 @@ class ImageBatch:
 
     def __getitem__(self, part: slice) -> Pixels:
         """Normalised [n, 3, H, W]."""
-        if isinstance(self._items, np.ndarray):
-            return np.ascontiguousarray(self._items[part], dtype=np.float32)
-        return np.stack([self._preprocessing(_to_pil(item)) for item in self._items[part]])
+        return self.take(np.arange(len(self))[part])
 
     def take(self, indices: NDArray[np.intp]) -> Pixels:
         """Normalised images at `indices`."""
         if isinstance(self._items, np.ndarray):
             return np.ascontiguousarray(self._items[indices], dtype=np.float32)
-        return np.stack([self._preprocessing(_to_pil(self._items[i])) for i in indices])
+        items = [self._items[i] for i in indices]
+        if self._cropped:
+            return np.stack([self._preprocessing.normalise(item) for item in items])
+        return np.stack([self._preprocessing(_to_pil(item)) for item in items])
+
+    def cropped(self) -> "ImageBatch":
+        """The same images as small as they get: resized and cropped, in bytes. A float batch stays as it is."""
+        if isinstance(self._items, np.ndarray) or self._cropped:
+            return self
+        return self._like([self._preprocessing.crop(_to_pil(item)) for item in self._items])
+
+    @staticmethod
+    def join(parts: "Sequence[ImageBatch]") -> "ImageBatch":
+        """Batches of cropped images, one after the other."""
+        first = parts[0]
+        if all(isinstance(p._items, np.ndarray) for p in parts):
+            return ImageBatch(np.concatenate([p[:] for p in parts]), first._preprocessing)
+        if not all(p._cropped for p in parts):
+            raise ImageError("a stream of frames is either all images or all float batches, never both")
+        return first._like([item for p in parts for item in p._items])
+
+    def _like(self, crops: list[Bytes]) -> "ImageBatch":
+        batch = ImageBatch(crops, self._preprocessing)
+        batch._cropped = True
+        return batch
 
 
-def _array_items(array: NDArray[np.generic], size: tuple[int, int]) -> Sequence[object] | Pixels:
+def _array_items(array: NDArray[np.generic], size: tuple[int, int]) -> Sequence[Any] | Pixels:
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return [array] if array.ndim == 3 else list(array)
     if not np.issubdtype(array.dtype, np.floating) or array.ndim != 4:

@@ -4,6 +4,7 @@ Nothing here keeps state: a step takes one and proposes another. Whether the pro
 `learner.py`.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
@@ -15,7 +16,7 @@ from pluto_edge.modules import SelectorWeights
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import selector as g
 from pluto_edge.runtime.network import Gradient, Network, Pass
-from pluto_edge.runtime.state import Affines, State, Wide
+from pluto_edge.runtime.state import Affines, Gathered, State, Wide
 from pluto_edge.runtime.timing import Stages
 
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
@@ -34,48 +35,71 @@ class Proposal:
     reliable: int
     loss: float | None  # mean entropy of the reliable samples at λ + ε
     guessed: bool
+    gathering: bool  # too few reliable samples so far: the state has their gradients and nothing else is new
 
 
-def propose(network: Network, state: State, batch: ImageBatch, config: AdaptConfig, stages: Stages) -> Proposal:
-    """Algorithm 1 on one batch."""
+def propose(
+    network: Network,
+    state: State,
+    batch: ImageBatch,
+    config: AdaptConfig,
+    stages: Stages,
+    seen: Sequence[Pass] = (),
+) -> Proposal:
+    """Algorithm 1 on one batch. `seen` are passes of the same images, whose logits are used where they hold."""
     threshold = config.entropy_margin * log(network.bundle.manifest.dims.classes) if config.filter else np.inf
     guess = state.top if config.sam == "batch" and state.top in network.modules else None
 
     with stages("forward"):  # lines 4 to 6: logits of the N modules
-        passed = network.run(batch, state.affines, differentiate=guess, threshold=threshold)
+        passed = network.run(batch, state.affines, differentiate=guess, threshold=threshold, seen=seen)
     with stages("selector"):  # lines 7 to 12: weights, pseudo-labels, G to G*, updated weights
-        before, proposal = update_selector(state, passed, config)
+        before, gathered, proposal = update_selector(state, passed, config)
         weights = g.weights(proposal.selector, passed.x_hat, passed.logits)
         _, order = g.select(weights, config.top_m)  # lines 13 to 15: batch mean, top M, rescale
         after = mixed_entropy(weights, passed)
     top = passed.names[order[0]]
     proposal = replace(proposal, top=top)
 
-    reliable, loss = 0, None
+    reliable, loss, gathering = 0, None, False
     with stages("layer_norm"):  # line 16: the top module's affines, sharpness-aware
         if config.sam == "batch":
             first = passed.gradient if top == guess else None
-            proposal, reliable, loss = sam_batch(network, proposal, batch, passed, first, threshold, config)
+            reliable, loss, gradient = sam_batch(network, proposal, batch, passed, first, threshold, config)
+            if gradient is not None:
+                gathered = gathered.plus(top, gradient, reliable)
+            gathering = reliable > 0 and gathered.reliable < config.min_reliable
+            if gathering:
+                proposal = replace(state, top=top, gathered=gathered)
+            else:
+                for name, mean in gathered.means().items():
+                    proposal = descend(network, proposal, name, mean, config)
         elif config.sam == "sample":
             proposal, reliable, loss = sam_samples(network, proposal, batch, threshold, config)
-    return Proposal(proposal, passed, weights, order, before, after, reliable, loss, top == guess)
+    return Proposal(
+        proposal, passed, weights, order, before, after, reliable, loss, top == guess, gathering=gathering
+    )
 
 
-def update_selector(state: State, passed: Pass, config: AdaptConfig) -> tuple[float, State]:
-    """Gradient steps on the mean entropy of the mixed pseudo-labels; gives the entropy before them, too."""
-    before = mixed_entropy(g.weights(state.selector, passed.x_hat, passed.logits), passed)
+def update_selector(state: State, passed: Pass, config: AdaptConfig) -> tuple[float, Gathered, State]:
+    """Gradient steps on the mean entropy of the mixed pseudo-labels.
+
+    Gives the entropy before them, and what is gathered with this batch's gradient; the first step takes the mean
+    of all that.
+    """
     if not config.selector:
-        return before, state
+        return mixed_entropy(g.weights(state.selector, passed.x_hat, passed.logits), passed), state.gathered, state
+    before, gradient = g.entropy_gradient(state.selector, passed.x_hat, passed.logits)
+    gathered = state.gathered.with_selector(gradient, len(passed.x_hat))
+    gradient = {k: v / gathered.samples for k, v in gathered.selector.items()}
     tensors = {k: v.astype(np.float64) for k, v in state.selector.tensors.items()}
     moments = dict(state.moments)
-    for _ in range(config.selector_steps):
-        current = SelectorWeights(**{k: v.astype(np.float32) for k, v in tensors.items()})
-        _, gradient = g.entropy_gradient(current, passed.x_hat, passed.logits)
+    for turn in range(config.selector_steps):
+        if turn:
+            _, gradient = g.entropy_gradient(_narrow(tensors), passed.x_hat, passed.logits)
         if config.selector_optimizer == "adam":
             gradient, moments = _adam(gradient, moments)
         tensors = {k: v - config.selector_lr * gradient[k] for k, v in tensors.items()}
-    updated = SelectorWeights(**{k: v.astype(np.float32) for k, v in tensors.items()})
-    return before, replace(state, selector=updated, moments=moments)
+    return before, gathered, replace(state, selector=_narrow(tensors), moments=moments, gathered=Gathered())
 
 
 def mixed_entropy(weights: Wide, passed: Pass) -> float:
@@ -91,23 +115,22 @@ def sam_batch(
     first: Gradient | None,
     threshold: float,
     config: AdaptConfig,
-) -> tuple[State, int, float | None]:
-    """One sharpness-aware step on the top module for the mean entropy of the reliable samples.
+) -> tuple[int, float | None, Affines | None]:
+    """The sharpness-aware gradient of the top module for the mean entropy of the reliable samples.
 
     `first` is the gradient at λ when it is known already: the module was guessed right, and the pass that gave
-    its logits gave the gradient too.
+    its logits gave the gradient too. Gives the number of reliable samples, the loss and the gradient.
     """
     name = state.top
     assert name is not None
     if first is None:
-        entropy = g.entropy(g.softmax(passed.logits[:, passed.names.index(name)]))
-        reliable = np.flatnonzero(entropy < threshold)
+        reliable = np.flatnonzero(g.entropy(g.softmax(passed.of(name))) < threshold)
         if len(reliable):
             first = network.gradient(batch, reliable, name, current(network, state, name))
             first = replace(first, reliable=reliable)
     if first is None or not len(first.reliable):
-        return state, 0, None
-    return sharpness_aware(network, state, batch, first, first.reliable, config)
+        return 0, None, None
+    return len(first.reliable), *sharpness_aware(network, state, batch, first, first.reliable, config)
 
 
 def sam_samples(
@@ -121,7 +144,8 @@ def sam_samples(
         sample = np.array([index])
         first = network.gradient(batch, sample, name, current(network, state, name), threshold)
         if len(first.reliable):  # else: filter the sample with large entropy
-            state, _, loss = sharpness_aware(network, state, batch, first, sample, config)
+            loss, gradient = sharpness_aware(network, state, batch, first, sample, config)
+            state = descend(network, state, name, gradient, config)
             losses.append(loss)
     return state, len(losses), float(np.mean(losses)) if losses else None
 
@@ -133,26 +157,33 @@ def sharpness_aware(
     first: Gradient,
     reliable: NDArray[np.intp],
     config: AdaptConfig,
-) -> tuple[State, int, float]:
-    """v = ∇ at λ; ε = ρ v / ‖v‖; ∇ again at λ + ε; SGD at λ. ρ = 0 is plain entropy minimisation."""
+) -> tuple[float, Affines]:
+    """v = ∇ at λ; ε = ρ v / ‖v‖; loss and ∇ at λ + ε. ρ = 0 is plain entropy minimisation."""
     name = state.top
     assert name is not None
-    affines = current(network, state, name)
     v = first.affines.only(config.ln_layers)
-    loss, gradient = first.loss, v
-    if config.rho > 0 and v.norm > 0:
-        moved = affines.plus(v, config.rho / v.norm)
-        second = network.gradient(batch, reliable, name, moved)
-        loss, gradient = second.loss, second.affines.only(config.ln_layers)
+    if config.rho == 0 or v.norm == 0:
+        return first.loss, v
+    moved = current(network, state, name).plus(v, config.rho / v.norm)
+    second = network.gradient(batch, reliable, name, moved)
+    return second.loss, second.affines.only(config.ln_layers)
+
+
+def descend(network: Network, state: State, name: str, gradient: Affines, config: AdaptConfig) -> State:
+    """SGD on one module's affines, from where they are now."""
     if config.ln_momentum and name in state.momentum:
         gradient = gradient.plus(state.momentum[name], config.ln_momentum)
     momentum = {**state.momentum, name: gradient} if config.ln_momentum else state.momentum
-    updated = {**state.affines, name: affines.plus(gradient, -config.ln_lr)}
-    return replace(state, affines=updated, momentum=momentum), len(reliable), loss
+    updated = {**state.affines, name: current(network, state, name).plus(gradient, -config.ln_lr)}
+    return replace(state, affines=updated, momentum=momentum)
 
 
 def current(network: Network, state: State, name: str) -> Affines:
     return state.affines.get(name) or network.modules[name].exported
+
+
+def _narrow(tensors: Mapping[str, Wide]) -> SelectorWeights:
+    return SelectorWeights(**{k: v.astype(np.float32) for k, v in tensors.items()})
 
 
 def _adam(gradient: dict[str, Wide], moments: dict[str, Wide]) -> tuple[dict[str, Wide], dict[str, Wide]]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pluto_edge import _text
 
-Kind = Literal["step", "rollback", "reset", "restore", "module"]
+Kind = Literal["step", "gather", "rollback", "change", "reset", "restore", "module"]
 
 MAX_EVENTS = 1000
 
@@ -16,8 +16,9 @@ class Event:
     """One thing that happened to a learner.
 
     Attributes:
-        kind: `step` (committed), `rollback` (a step that changed nothing, or was taken back to the exported
-            weights), `reset`, `restore`, `module` (one came or went).
+        kind: `step` (committed), `gather` (its gradients wait for more reliable samples), `rollback` (a step that
+            changed nothing, or was taken back to the exported weights), `change` (the stream shows another
+            domain), `reset`, `restore`, `module` (one came or went).
         step: steps seen so far, committed or not.
         reason: why, unless it is a plain step.
         top: the module with the largest mean weight.
@@ -27,6 +28,7 @@ class Event:
             update.
         guessed: the top module was guessed right, so that its first pass was not computed twice.
         milliseconds: per stage.
+        frame: how many frames a stream had seen; 0 without a stream.
     """
 
     kind: Kind
@@ -40,6 +42,7 @@ class Event:
     entropy_after: float = 0.0
     guessed: bool = False
     milliseconds: dict[str, float] = field(default_factory=dict)
+    frame: int = 0
 
 
 HEADER = ("step", "", "top module", "weight", "entropy", "after", "reliable", "ms", "")
@@ -48,11 +51,11 @@ WIDTHS = (5, 7, 16, 6, 7, 7, 8, 6, 0)
 
 
 def row(event: Event) -> tuple[str, ...]:
-    if event.kind not in ("step", "rollback"):
+    if event.kind not in ("step", "gather", "rollback"):
         return (str(event.step), event.kind, *[""] * 6, event.reason)
     return (
         str(event.step),
-        _text.tick(event.kind == "step"),
+        "+" if event.kind == "gather" else _text.tick(event.kind == "step"),
         event.top,
         f"{event.weights.get(event.top, 0.0):.2f}",
         f"{event.entropy_before:.3f}",

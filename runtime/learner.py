@@ -5,8 +5,8 @@ assignment at the very end, or not at all. Predictions read the state once, so t
 """
 
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
@@ -19,9 +19,9 @@ from pluto_edge.errors import ConfigError
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import guard, persistence, selector
 from pluto_edge.runtime.algorithm import Proposal, propose
-from pluto_edge.runtime.events import MAX_EVENTS, Event
+from pluto_edge.runtime.events import MAX_EVENTS, Event, Kind
 from pluto_edge.runtime.network import Network, Pass
-from pluto_edge.runtime.state import Affines, State, Wide
+from pluto_edge.runtime.state import Affines, Gathered, State, Wide
 from pluto_edge.runtime.timing import Stages
 
 AVERAGE = 0.9  # of SAR's moving average
@@ -50,37 +50,65 @@ class Learner:
             raise ConfigError(f"ln_layers: want rows below {rows}, got {max(config.ln_layers)}")
         self.network, self.config, self.on_event = network, config, on_event
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self.counts: Counter[Kind] = Counter()  # of events, also those that `events` has dropped
+        self.frame = 0  # of the stream that feeds this learner
         self._exported = State(network.bundle.load_selector())
         self.state = self._exported
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # held to replace the state
+        self._steps = threading.Lock()  # held for a whole step: they come one after another
 
-    def predict(self, batch: ImageBatch) -> Blend:
-        state = self.state
-        return self._without_step(self.network.run(batch, state.affines), state)
+    def predict(self, batch: ImageBatch) -> tuple[Blend, Pass]:
+        """The blend, and the pass it was made from."""
+        with self.network.gate.urgent():
+            state = self.state
+            passed = self.network.run(batch, state.affines)
+            return self._without_step(passed, state), passed
 
-    def step(self, batch: ImageBatch) -> tuple[Blend, Event]:
-        """Algorithm 1: predict and learn. What is rolled back is predicted as if the step had not been."""
-        with self._lock:
+    def step(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> tuple[Blend, Event]:
+        """Algorithm 1: predict and learn. What is rolled back is predicted as if the step had not been.
+
+        `seen` are passes of the same images that `predict` gave. A reset or restore during a step wins over it.
+        """
+        with self._steps:
             before, stages = self.state, Stages()
             try:
-                proposal = propose(self.network, before, batch, self.config, stages)
+                proposal = propose(self.network, before, batch, self.config, stages, seen)
                 with stages("guard"):
-                    blend, after, reason = self._judge(batch, before, proposal)
+                    judged = self._judge(batch, before, proposal)
             except Exception as error:
-                self.state = replace(before, steps=before.steps + 1, rollbacks=before.rollbacks + 1)
                 reason = f"{type(error).__name__}: {error}"
-                self._emit(Event("rollback", self.state.steps, reason, samples=len(batch)))
+                with self._lock:
+                    if self.state is before:
+                        self.state = replace(before, steps=before.steps + 1, rollbacks=before.rollbacks + 1)
+                    self._emit(Event("rollback", self.state.steps, reason, samples=len(batch)))
                 raise
             counted = replace(
-                after,
+                judged.state,
                 steps=before.steps + 1,
                 samples=before.samples + len(batch),
-                rollbacks=before.rollbacks + bool(reason),
+                rollbacks=before.rollbacks + (judged.kind == "rollback"),
             )
-            self.state = counted
-            event = _describe(proposal, counted.steps, reason, stages)
-            self._emit(event)
-            return blend, event
+            with self._lock:
+                if self.state is before:
+                    self.state = counted
+                else:
+                    judged = replace(judged, kind="rollback", reason="the state was replaced during the step")
+                event = self._emit(_describe(proposal, judged, self.state.steps, stages))
+            return judged.blend, event
+
+    def reopen(self, reason: str) -> None:
+        """Another domain: the modules are chosen anew, from the exported selector; what they learned stays."""
+        with self._lock:
+            self.state = replace(
+                self.state,
+                selector=self._exported.selector,
+                moments={},
+                momentum={},
+                gathered=Gathered(),
+                top=None,
+                average=None,
+            )
+            self.note("change", reason)
 
     def reset(self, module: str | None = None) -> None:
         """Back to the exported weights, bit for bit: all of it, or one module's affines."""
@@ -105,22 +133,26 @@ class Learner:
             self.state = persistence.restore(Path(path), self._exported, self.network)
             self._emit(Event("restore", self.state.steps, str(path)))
 
-    def note(self, reason: str) -> None:
-        """A module came or went."""
+    def note(self, kind: Kind, reason: str) -> None:
+        """Something happened that is no step."""
         with self._lock:
-            self._emit(Event("module", self.state.steps, reason))
+            self._emit(Event(kind, self.state.steps, reason))
 
-    def _judge(self, batch: ImageBatch, before: State, proposal: Proposal) -> tuple[Blend, State, str]:
+    def _judge(self, batch: ImageBatch, before: State, proposal: Proposal) -> "_Judged":
         """What is predicted, what the state becomes, and why if it is not the proposal's."""
         passed, config, classes = proposal.passed, self.config, self.network.bundle.manifest.dims.classes
         if not np.isfinite(passed.logits).all():
-            return self._unadapted(batch, passed, before), self._exported, "logits are not finite"
+            plain = self._unadapted(batch, passed, before)
+            return _Judged(plain, self._exported, "rollback", "logits are not finite")
         blend = self._blend(passed, proposal.weights)
         if not proposal.state.finite or not np.isfinite(blend.logits).all():
-            return self._without_step(passed, before), before, "the update is not finite"
-        if config.sam is not None and proposal.reliable < config.min_reliable:
-            reason = f"{proposal.reliable} reliable samples, want {config.min_reliable}"
-            return self._without_step(passed, before), before, reason
+            return self._unchanged(passed, before, "the update is not finite")
+        if proposal.gathering:
+            reason = f"{proposal.state.gathered.reliable} of {config.min_reliable} reliable samples"
+            return _Judged(self._without_step(passed, before), proposal.state, "gather", reason)
+        needed = config.min_reliable if config.sam == "sample" else min(config.min_reliable, 1)
+        if config.sam is not None and proposal.reliable < needed:
+            return self._unchanged(passed, before, f"{proposal.reliable} reliable samples, want {needed}")
         probabilities = blend.probabilities
         labels = (*before.labels, *map(int, probabilities.argmax(axis=1)))[-guard.window(classes) :]
         state = replace(proposal.state, labels=labels)
@@ -129,18 +161,21 @@ class Learner:
             average = AVERAGE * old + (1 - AVERAGE) * proposal.loss
             if average < config.recovery * log(classes):
                 reason = f"recovery: the moving average of the entropy is {average:.3f}"
-                return self._without_step(passed, before), self._exported, reason
+                return replace(self._unchanged(passed, before, reason), state=self._exported)
             state = replace(state, average=average)
         mean = float(selector.entropy(probabilities).mean())
-        if config.guard and guard.suspicion(labels, mean, classes):
-            plain = self._unadapted(batch, passed, before)
-            evidence = before.evidence + guard.compare(probabilities, plain.probabilities)
-            evidence = evidence[-guard.window(classes) :]
-            collapse = guard.verdict(evidence, classes)
-            if collapse:
-                return plain, self._exported, collapse
-            return blend, replace(state, evidence=evidence), ""
-        return blend, replace(state, evidence=()), ""
+        if not config.guard or not guard.suspicion(labels, mean, classes):
+            return _Judged(blend, replace(state, evidence=()))
+        plain = self._unadapted(batch, passed, before)
+        evidence = before.evidence + guard.compare(probabilities, plain.probabilities)
+        evidence = evidence[-guard.window(classes) :]
+        collapse = guard.verdict(evidence, classes)
+        if collapse:
+            return _Judged(plain, self._exported, "rollback", collapse)
+        return _Judged(blend, replace(state, evidence=evidence))
+
+    def _unchanged(self, passed: Pass, before: State, reason: str) -> "_Judged":
+        return _Judged(self._without_step(passed, before), before, "rollback", reason)
 
     def _without_step(self, passed: Pass, state: State) -> Blend:
         """The blend with the selector as it is."""
@@ -161,18 +196,31 @@ class Learner:
         mixed = np.einsum("bn,bnk->bk", kept, passed.logits.astype(np.float64))
         return Blend(mixed, kept, order, passed.names)
 
-    def _emit(self, event: Event) -> None:
+    def _emit(self, event: Event) -> Event:
+        event = replace(event, frame=self.frame)
         self.events.append(event)
+        self.counts[event.kind] += 1
         if self.on_event is not None:
             self.on_event(event)
+        return event
 
 
-def _describe(proposal: Proposal, step: int, reason: str, stages: Stages) -> Event:
+@dataclass(frozen=True)
+class _Judged:
+    """What becomes of a proposal."""
+
+    blend: Blend
+    state: State
+    kind: Kind = "step"
+    reason: str = ""
+
+
+def _describe(proposal: Proposal, judged: _Judged, step: int, stages: Stages) -> Event:
     means = proposal.weights.mean(axis=0)
     return Event(
-        kind="rollback" if reason else "step",
+        kind=judged.kind,
         step=step,
-        reason=reason,
+        reason=judged.reason,
         top=proposal.passed.names[proposal.order[0]],
         weights={n: float(w) for n, w in zip(proposal.passed.names, means, strict=True)},
         samples=len(proposal.weights),

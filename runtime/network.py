@@ -12,6 +12,7 @@ from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Module
 from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime.gate import Gate
 from pluto_edge.runtime.session import Engine, Graph, Tensor
 from pluto_edge.runtime.state import Affines
 from pluto_edge.store import read_module, read_module_config
@@ -43,12 +44,20 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Pass:
-    """All modules on one batch: logits [B,N,K], x̂ [B,d], and the gradient of one of them if asked for."""
+    """All modules on one batch: logits [B,N,K], x̂ [B,d], and the gradient of one of them if asked for.
+
+    `affines` are the λ that the logits were computed with: where a module still has them, its logits still hold.
+    """
 
     names: tuple[str, ...]
     logits: Array
     x_hat: Array
-    gradient: Gradient | None
+    affines: tuple[Affines, ...]
+    gradient: Gradient | None = None
+
+    def of(self, name: str) -> Array:
+        """One module's logits [B,K]."""
+        return self.logits[:, self.names.index(name)]
 
 
 class Network:
@@ -58,6 +67,7 @@ class Network:
         self._forward = engine.open(bundle.file(FORWARD))
         self._adapt: Graph | None = None
         self._lock = threading.Lock()
+        self.gate = Gate()
         modules = [bundle.load_module(name) for name in bundle.manifest.names]
         self.modules: Mapping[str, Loaded] = {m.name: self._place(m) for m in modules}
 
@@ -102,28 +112,40 @@ class Network:
         *,
         differentiate: str | None = None,
         threshold: float = np.inf,
+        seen: Sequence[Pass] = (),
     ) -> Pass:
         """Every module (or those in `names`) on every image; each image is embedded once.
 
         `affines` holds the modules that differ from their export. With `differentiate` that module's logits
-        come from the gradient graph, with the gradient below `threshold`.
+        come from the gradient graph, with the gradient below `threshold`. `seen` are passes of the same images,
+        one after the other: the modules whose affines have not changed since are not run again.
         """
         modules = {n: m for n, m in self.modules.items() if names is None or n in names}
-        logits, x_hat, gradients = [], [], []
+        used = {n: affines.get(n, m.exported) for n, m in modules.items()}
+        logits = {n: np.concatenate([p.of(n) for p in seen]) for n in modules if _hold(seen, n, used[n])}
+        missing = [n for n in modules if n not in logits or n == differentiate]
+        x_hat = [p.x_hat for p in seen]
+        rows: dict[str, list[Array]] = {n: [] for n in missing}
+        gradients = []
         step = MICRO_BATCH_ADAPT if differentiate else MICRO_BATCH
-        for tokens, x in self._embedded(batch, None, step):
-            rows = []
-            for name, module in modules.items():
-                inputs = self._inputs(tokens, module, affines.get(name, module.exported))
+        for tokens, x in self._embedded(batch, None, step) if missing else ():
+            for name in missing:
+                inputs = self._inputs(tokens, modules[name], used[name])
                 if name == differentiate:
                     gradients.append(self._gradient(inputs, threshold))
-                    rows.append(gradients[-1][0])
+                    rows[name].append(gradients[-1][0])
                 else:
-                    rows.append(self._forward(inputs)["logits"].numpy())
-            logits.append(np.stack(rows, axis=1))
-            x_hat.append(x)
-        gradient = _combine(gradients, threshold) if gradients else None
-        return Pass(tuple(modules), np.concatenate(logits), np.concatenate(x_hat), gradient)
+                    rows[name].append(self._run(self._forward, inputs)["logits"].numpy())
+            if not seen:
+                x_hat.append(x)
+        logits |= {n: np.concatenate(parts) for n, parts in rows.items()}
+        return Pass(
+            names=tuple(modules),
+            logits=np.stack([logits[n] for n in modules], axis=1),
+            x_hat=np.concatenate(x_hat),
+            affines=tuple(used.values()),
+            gradient=_combine(gradients, threshold) if gradients else None,
+        )
 
     def gradient(
         self,
@@ -148,16 +170,20 @@ class Network:
         for start in range(0, len(batch) if samples is None else len(samples), step):
             part = slice(start, start + step)
             pixels = batch[part] if samples is None else batch.take(samples[part])
-            out = self._embed({"pixels": self.engine.tensor(pixels)})
+            out = self._run(self._embed, {"pixels": self.engine.tensor(pixels)})
             yield out["tokens"], out["x_hat"].numpy()
 
     def _gradient(self, inputs: dict[str, Tensor], threshold: float) -> tuple[Array, Array, Array, Array, Array]:
         inputs["threshold"] = self.engine.tensor(np.array(threshold, np.float32))
-        out = self.adapt(inputs)
+        out = self._run(self.adapt, inputs)
         logits, entropy, reliable, scale, bias = (
             out[n].numpy() for n in ("logits", "entropy", "reliable", "ln_scale_grad", "ln_bias_grad")
         )
         return logits, entropy, reliable, scale, bias
+
+    def _run(self, graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        self.gate.wait()
+        return graph(inputs)
 
     def _inputs(self, tokens: Tensor, module: Loaded, affines: Affines) -> dict[str, Tensor]:
         scale, bias = self.engine.tensor(affines.scale), self.engine.tensor(affines.bias)
@@ -166,6 +192,11 @@ class Network:
     def _place(self, module: Module) -> Loaded:
         fixed = {n: self.engine.tensor(v) for n, v in module.tensors.items() if n not in (LN_SCALE, LN_BIAS)}
         return Loaded(fixed, Affines(module.tensors[LN_SCALE], module.tensors[LN_BIAS]))
+
+
+def _hold(seen: Sequence[Pass], name: str, affines: Affines) -> bool:
+    """Whether all of `seen` had this module with these very affines."""
+    return bool(seen) and all(name in p.names and p.affines[p.names.index(name)] is affines for p in seen)
 
 
 def _combine(parts: Sequence[tuple[Array, Array, Array, Array, Array]], threshold: float) -> Gradient:

@@ -1,53 +1,23 @@
 """`Runtime`: a bundle that predicts and adapts."""
 
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pluto_edge.config import AdaptConfig
+from pluto_edge.errors import ConfigError
 from pluto_edge.manifest import Bundle, Manifest
 from pluto_edge.preprocess import ImageBatch, Images
-from pluto_edge.runtime import selector
 from pluto_edge.runtime.events import Event
-from pluto_edge.runtime.learner import Blend, Learner
+from pluto_edge.runtime.learner import Learner
 from pluto_edge.runtime.network import Network
+from pluto_edge.runtime.prediction import Prediction
 from pluto_edge.runtime.session import Engine, Provider
+from pluto_edge.runtime.stream import OnChange, Stream, for_batches, learning_thread
 
-__all__ = ["Prediction", "Runtime"]
-
-Array = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What the blended modules say of a batch of B images.
-
-    Attributes:
-        labels: [B] class indices.
-        classes: [B] class names.
-        probabilities: [B,K] softmax of `logits`.
-        logits: [B,K] weighted sum of the selected modules' logits.
-        weights: [B,N] weight of every module for every image; rows sum to 1, unselected modules have 0.
-        modules: names of all N modules, in the order of `weights`.
-        selected: names of the modules that took part, heaviest first.
-        entropy: [B] of `probabilities`, in nats: 0 is certain, ln K is a guess.
-    """
-
-    labels: NDArray[np.intp]
-    classes: tuple[str, ...]
-    probabilities: Array = field(repr=False)
-    logits: Array = field(repr=False)
-    weights: Array = field(repr=False)
-    modules: tuple[str, ...] = field(repr=False)
-    selected: tuple[str, ...]
-    entropy: Array = field(repr=False)
-
-    def __len__(self) -> int:
-        return len(self.labels)
+__all__ = ["Runtime"]
 
 
 class Runtime:
@@ -56,7 +26,10 @@ class Runtime:
     `predict(images)` never learns. `step(images)`, or calling the runtime, predicts and learns from the batch
     (Algorithm 1). `adapt(images)` learns only: few-shot is `adapt` once, then `predict`; zero-shot is `predict`.
 
-    Several threads may share a runtime: results are as if their calls came one after another.
+    `stream(name)` is a line of single frames with a state of its own, for a camera.
+
+    Several threads may share a runtime: results are as if their calls came one after another. A runtime with
+    streams is closed with `close()`, or by `with Runtime(...) as runtime:`.
 
     Args:
         bundle: folder that `pluto-export` wrote.
@@ -88,6 +61,9 @@ class Runtime:
         engine = Engine(providers, threads, cpu_only="an int8 bundle runs on the CPU" if int8 else "")
         self._network = Network(opened, engine)
         self._learner = Learner(self._network, config, on_event)
+        self._streams: list[Stream] = []
+        self._worker: ThreadPoolExecutor | None = None
+        self._lock, self._closed = threading.Lock(), False
 
     @property
     def manifest(self) -> Manifest:
@@ -124,11 +100,11 @@ class Runtime:
 
     def predict(self, images: Images) -> Prediction:
         """Blend the modules' predictions with what was learned so far; nothing changes."""
-        return self._prediction(self._learner.predict(self._batch(images)))
+        return Prediction.of(self._learner.predict(self._batch(images))[0], self.classes)
 
     def step(self, images: Images) -> Prediction:
         """Predict a batch and learn from it. A step that goes wrong changes nothing and says so in `events`."""
-        return self._prediction(self._learner.step(self._batch(images))[0])
+        return Prediction.of(self._learner.step(self._batch(images))[0], self.classes)
 
     __call__ = step
 
@@ -151,31 +127,84 @@ class Runtime:
     def add_module(self, path: str | Path) -> str:
         """Load a module folder of a store; it takes part from the next call on. Gives its name."""
         name = self._network.add(path)
-        self._learner.note(f"{name} was added")
+        self._note(f"{name} was added")
         return name
 
     def remove_module(self, name: str) -> None:
         """Take a module out; what the others learned stays."""
         self._network.remove(name)
-        self._learner.note(f"{name} was removed")
+        self._note(f"{name} was removed")
+
+    def stream(
+        self,
+        name: str = "camera",
+        batch: int = 64,
+        every: int | None = None,
+        budget: float | None = None,
+        *,
+        background: bool = True,
+        on_change: OnChange = "mark",
+        config: AdaptConfig | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> Stream:
+        """A line of frames with a state of its own over this runtime's graphs and modules: one for each camera.
+
+        Args:
+            name: of the stream; no two that are open share one.
+            batch: frames that a step learns from. Below 16, gradients gather until 16 reliable frames were seen.
+            every: frames from one step to the next; None is `batch`.
+            budget: up to 1, the share of time that may go into learning; above 1, milliseconds a step. None
+                is no limit.
+            background: learn in a thread of its own, behind predictions; else inside the call that fills a batch.
+            on_change: what a change of domain does: `mark` is an event and no more; `reopen` also forgets the
+                frames before it and chooses the modules anew, from the exported selector.
+            config: how it adapts; None is the runtime's.
+            on_event: called with every `Event`, in the thread that caused it.
+        """
+        with self._lock:
+            if self._closed:
+                raise ConfigError("the runtime is closed")
+            if any(s.name == name for s in self.streams):
+                raise ConfigError(f"stream {name!r} is open already; close it, or give another name")
+            learner = Learner(self._network, for_batches(config or self.config, batch), on_event)
+            if background and self._worker is None:
+                self._worker = learning_thread()
+            stream = Stream(
+                name,
+                learner,
+                self._worker if background else None,
+                batch=batch,
+                every=every,
+                budget=budget,
+                on_change=on_change,
+            )
+            self._streams.append(stream)
+            return stream
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The open ones."""
+        self._streams = [s for s in self._streams if not s.closed]
+        return tuple(self._streams)
+
+    def close(self) -> None:
+        """Close all streams; a step that is under way is finished first."""
+        with self._lock:
+            self._closed = True
+            for stream in self.streams:
+                stream.close()
+            if self._worker is not None:
+                self._worker.shutdown()
+
+    def __enter__(self) -> "Runtime":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _note(self, reason: str) -> None:
+        for learner in (self._learner, *(s.learner for s in self.streams)):
+            learner.note("module", reason)
 
     def _batch(self, images: Images) -> ImageBatch:
         return ImageBatch(images, self.manifest.preprocessing)
-
-    def _prediction(self, blend: Blend) -> Prediction:
-        probabilities = blend.probabilities
-        labels = probabilities.argmax(axis=1)
-        return Prediction(
-            labels=labels,
-            classes=tuple(self.classes[i] for i in labels),
-            probabilities=_float(probabilities),
-            logits=_float(blend.logits),
-            weights=_float(blend.weights),
-            modules=blend.names,
-            selected=tuple(blend.names[i] for i in blend.order),
-            entropy=_float(selector.entropy(probabilities)),
-        )
-
-
-def _float(value: NDArray[Any]) -> Array:
-    return value.astype(np.float32)

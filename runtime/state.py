@@ -1,7 +1,7 @@
 """What a runtime has learned. Values are never changed in place: a step makes a new state, or none."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,29 @@ class Affines:
 
 
 @dataclass(frozen=True)
+class Gathered:
+    """Gradients that wait for more reliable samples, as sums: of the selector's over `samples` images, of the top
+    modules' affines over `reliable` images in all."""
+
+    selector: Mapping[str, Wide] = field(default_factory=dict)
+    samples: int = 0
+    affines: Mapping[str, Affines] = field(default_factory=dict)
+    reliable: int = 0
+
+    def with_selector(self, mean: Mapping[str, Wide], samples: int) -> "Gathered":
+        total = {k: self.selector.get(k, 0.0) + samples * v for k, v in mean.items()}
+        return replace(self, selector=total, samples=self.samples + samples)
+
+    def plus(self, name: str, mean: Affines, reliable: int) -> "Gathered":
+        total = self.affines[name].plus(mean, reliable) if name in self.affines else mean.times(reliable)
+        return replace(self, affines={**self.affines, name: total}, reliable=self.reliable + reliable)
+
+    def means(self) -> dict[str, Affines]:
+        """Of every module, over all reliable samples: a sample's loss is that of its own top module."""
+        return {name: total.times(1 / self.reliable) for name, total in self.affines.items()}
+
+
+@dataclass(frozen=True)
 class State:
     """Selector, the affines that differ from their export, optimizer memory and counters.
 
@@ -55,6 +78,7 @@ class State:
         moments: Adam's first and second moments of the selector; empty with SGD.
         affines: λ of every module that was ever updated; the others are as exported.
         momentum: of the SGD on λ.
+        gathered: gradients of steps that had too few reliable samples; not saved.
         top: the module that weighed most in the last batch: the guess for the next one.
         labels: recent predictions, for the guard.
         evidence: of recent suspicious images, label and entropy as adapted and as exported.
@@ -66,6 +90,7 @@ class State:
     moments: Mapping[str, Wide] = field(default_factory=dict)
     affines: Mapping[str, Affines] = field(default_factory=dict)
     momentum: Mapping[str, Affines] = field(default_factory=dict)
+    gathered: Gathered = Gathered()
     top: str | None = None
     labels: tuple[int, ...] = ()
     evidence: tuple[tuple[int, int, float, float], ...] = ()
@@ -77,5 +102,5 @@ class State:
     @property
     def finite(self) -> bool:
         tensors: list[NDArray[Any]] = [*self.selector.tensors.values(), *self.moments.values()]
-        affines = (*self.affines.values(), *self.momentum.values())
+        affines = (*self.affines.values(), *self.momentum.values(), *self.gathered.affines.values())
         return all(np.isfinite(t).all() for t in tensors) and all(a.finite for a in affines)

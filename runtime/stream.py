@@ -1,0 +1,303 @@
+"""`Stream`: frames one at a time, predicted at once, learned from in batches.
+
+A frame is predicted with the state as it is and put into a buffer. When a step is due, it learns from the buffered
+frames: in the thread that all streams of a runtime share, or inside the call. What the predictions computed already
+is not computed again.
+"""
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import log
+from pathlib import Path
+from time import perf_counter
+from typing import Literal, get_args
+
+import numpy as np
+
+from pluto_edge.config import AdaptConfig
+from pluto_edge.errors import ConfigError, ImageError, StreamError
+from pluto_edge.preprocess import ImageBatch, Images
+from pluto_edge.runtime.budget import Budget
+from pluto_edge.runtime.changes import ChangeDetector
+from pluto_edge.runtime.events import Event
+from pluto_edge.runtime.learner import Learner
+from pluto_edge.runtime.network import Pass
+from pluto_edge.runtime.prediction import Prediction
+
+__all__ = ["Point", "Stream", "StreamMetrics"]
+
+OnChange = Literal["mark", "reopen"]
+
+GATHER = 16  # reliable frames that a stream of smaller batches waits for
+MAX_POINTS = 2000
+MAX_LATENCIES = 2000
+NICENESS = 10  # of the learning thread and those that it starts
+
+
+@dataclass(frozen=True)
+class Point:
+    """One frame on the timeline: its number, when it came (seconds since the stream began) and what was said."""
+
+    frame: int
+    seconds: float
+    label: int
+    entropy: float
+    modules: tuple[str, ...]
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class StreamMetrics:
+    """What a stream has done so far.
+
+    Attributes:
+        frames: predicted.
+        steps: committed; `gathered` and `rolled_back` are those that were not.
+        skipped_busy: steps that were due while the one before them was still under way.
+        skipped_budget: steps that were due and not in the budget.
+        changes: of domain that were noticed.
+        learning_seconds, learning_share: spent in steps, and as a share of the stream's time.
+        latency_median, latency_p99: of the last predictions, in milliseconds; without inline learning.
+    """
+
+    frames: int
+    steps: int
+    gathered: int
+    rolled_back: int
+    skipped_busy: int
+    skipped_budget: int
+    changes: int
+    learning_seconds: float
+    learning_share: float
+    latency_median: float
+    latency_p99: float
+
+
+@dataclass(frozen=True)
+class _Frame:
+    image: ImageBatch
+    seen: Pass
+
+
+class Stream:
+    """A camera's line of frames over a runtime's graphs: `stream(frame)` predicts at once and learns by itself.
+
+    Made by `Runtime.stream`, which explains the arguments. One thread at a time feeds a stream; different streams
+    may be fed from different threads. With inline learning, a stream that is fed in order learns what
+    `Runtime.step` on the same batches learns.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        learner: Learner,
+        worker: ThreadPoolExecutor | None,
+        *,
+        batch: int = 64,
+        every: int | None = None,
+        budget: float | None = None,
+        on_change: OnChange = "mark",
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        if every is not None and every < 1:
+            raise ConfigError(f"every: want at least 1 frame, or None for one step a batch; got {every}")
+        if on_change not in get_args(OnChange):
+            raise ConfigError(f"on_change: want mark or reopen, got {on_change!r}")
+        self.name, self.learner, self.batch, self.every = name, learner, batch, every or batch
+        self.frozen = False  # settable: predict and never learn
+        self._worker, self._on_change, self._clock = worker, on_change, clock
+        self._budget = Budget(budget, clock)
+        self._frames: deque[_Frame] = deque(maxlen=batch)
+        self._since = 0  # frames since the last step that was due
+        self._points: deque[Point] = deque(maxlen=MAX_POINTS)
+        self._latencies: deque[float] = deque(maxlen=MAX_LATENCIES)
+        self._detector: ChangeDetector | None = None
+        self._names: tuple[str, ...] = ()
+        self._pending: Future[None] | None = None
+        self._began, self._learning = clock(), 0.0
+        self._skipped = {"busy": 0, "budget": 0}
+        self._lock, self.closed = threading.Lock(), False
+
+    def __call__(self, frame: Images) -> Prediction:
+        """Predict one frame with what was learned so far, and learn from it when its batch is full."""
+        if self.closed:
+            raise StreamError(f"stream {self.name!r} is closed")
+        self._surface()
+        start = self._clock()
+        manifest = self.learner.network.bundle.manifest
+        image = ImageBatch(frame, manifest.preprocessing).cropped()
+        if len(image) != 1:
+            raise ImageError(f"a stream takes one frame at a time, got {len(image)}; Runtime.step takes batches")
+        blend, seen = self.learner.predict(image)
+        prediction = Prediction.of(blend, manifest.classes)
+        self._latencies.append(1e3 * (self._clock() - start))
+        self._note(prediction, log(manifest.dims.classes))
+        self._gather(_Frame(image, seen))
+        return prediction
+
+    def wait(self) -> None:
+        """Until no step is under way; an error that one ended with is raised here."""
+        if self._pending is not None:
+            self._pending.exception()
+        self._surface()
+
+    def close(self) -> None:
+        """No more frames; a step that is under way is finished. What was learned can still be saved."""
+        self.closed = True
+        if self._pending is not None:
+            self._pending.cancel()
+            with suppress(Exception):
+                self._pending.result()
+        self._forget()
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def reset(self, module: str | None = None) -> None:
+        """Forget what this stream has learned, all of it or one module's; a step under way is dropped."""
+        self._forget()
+        self.learner.reset(module)
+
+    def save(self, path: str | Path) -> None:
+        """Write what this stream has learned, as `Runtime.save` does."""
+        self.learner.save(path)
+
+    def restore(self, path: str | Path) -> None:
+        """Take up a saved state; a step under way is dropped."""
+        self._forget()
+        self.learner.restore(path)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The last thousand events, oldest first."""
+        return tuple(self.learner.events)
+
+    @property
+    def timeline(self) -> tuple[Point, ...]:
+        """The last two thousand frames, oldest first; `Event.frame` says where the events belong."""
+        return tuple(self._points)
+
+    @property
+    def metrics(self) -> StreamMetrics:
+        latencies = np.array(self._latencies or [0.0])
+        kinds = self.learner.counts
+        elapsed = max(self._clock() - self._began, 1e-9)
+        return StreamMetrics(
+            frames=self.learner.frame,
+            steps=kinds["step"],
+            gathered=kinds["gather"],
+            rolled_back=kinds["rollback"],
+            skipped_busy=self._skipped["busy"],
+            skipped_budget=self._skipped["budget"],
+            changes=kinds["change"],
+            learning_seconds=self._learning,
+            learning_share=self._learning / elapsed,
+            latency_median=float(np.median(latencies)),
+            latency_p99=float(np.percentile(latencies, 99)),
+        )
+
+    def _note(self, prediction: Prediction, most: float) -> None:
+        """The frame goes on the timeline, and its signals to the detector."""
+        entropy, weights = float(prediction.entropy[0]), prediction.weights[0]
+        self.learner.frame += 1
+        self._points.append(
+            Point(
+                frame=self.learner.frame,
+                seconds=self._clock() - self._began,
+                label=int(prediction.labels[0]),
+                entropy=entropy,
+                modules=prediction.modules,
+                weights=tuple(weights.tolist()),
+            )
+        )
+        if self._detector is None or self._names != prediction.modules:
+            self._names, self._detector = prediction.modules, ChangeDetector(prediction.modules)
+        change = self._detector.update(entropy / most, weights)
+        if change:
+            if self._on_change == "reopen" and not self.frozen:
+                self._forget()
+                self.learner.reopen(change)
+            else:
+                self.learner.note("change", change)
+
+    def _gather(self, frame: _Frame) -> None:
+        """Keep the frame, and learn when a step is due."""
+        if self.frozen:
+            self._forget()
+            return
+        with self._lock:
+            self._frames.append(frame)
+            self._since += 1
+            due = len(self._frames) == self.batch and self._since >= self.every
+            frames = list(self._frames) if due else []
+        if frames:
+            self._since = 0
+            self._step(frames)
+
+    def _forget(self) -> None:
+        """The buffered frames."""
+        with self._lock:
+            self._frames.clear()
+
+    def _step(self, frames: list[_Frame]) -> None:
+        """Learn from the newest of these frames, if nothing speaks against it."""
+        if self._pending is not None and not self._pending.done():
+            self._skipped["busy"] += 1
+            return
+        count = self._budget.images(len(frames))
+        if count == 0:
+            self._skipped["budget"] += 1
+            return
+        frames = frames[-count:]
+        if self._worker is None:
+            self._learn(frames)
+        else:
+            self._pending = self._worker.submit(self._learn, frames)
+
+    def _learn(self, frames: list[_Frame]) -> None:
+        start = self._clock()
+        try:
+            self.learner.step(ImageBatch.join([f.image for f in frames]), [f.seen for f in frames])
+        finally:
+            seconds = self._clock() - start
+            self._budget.spent(seconds, len(frames))
+            self._learning += seconds
+
+    def _surface(self) -> None:
+        """Raise what the last step in the background ended with, once; its state was taken back already."""
+        if self._pending is None or not self._pending.done():
+            return
+        pending, self._pending = self._pending, None
+        error = None if pending.cancelled() else pending.exception()
+        if error is not None:
+            raise StreamError(
+                f"stream {self.name!r}: learning failed ({type(error).__name__}: {error}); "
+                "predictions go on with the state before it"
+            ) from error
+
+
+def for_batches(config: AdaptConfig, batch: int) -> AdaptConfig:
+    """Small batches have few reliable frames, if any: their gradients gather."""
+    if batch < 1:
+        raise ConfigError(f"batch: want at least 1 frame, got {batch}")
+    return config if batch >= GATHER else replace(config, min_reliable=max(config.min_reliable, GATHER))
+
+
+def learning_thread() -> ThreadPoolExecutor:
+    """The one thread that learns for all streams of a runtime."""
+    return ThreadPoolExecutor(1, "pluto-learning", _be_nice)
+
+
+def _be_nice() -> None:
+    """On Linux threads have a priority of their own, and hand it on to those they start."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
