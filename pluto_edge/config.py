@@ -30,6 +30,8 @@ class AdaptConfig:
         min_reliable: gradients gather over steps until there are this many reliable samples (for `sam="sample"`:
             with fewer the step changes nothing). A step without any changes nothing; 0 updates the selector even
             then.
+        recentre: take off what a domain does to all of a module's logits alike (modules that know their source's
+            mean logits; beyond the paper).
         guard: watch for collapse and go back to the exported weights.
         recovery: SAR's moving average: reset when that of the entropy falls below this share of ln K; None
             never does.
@@ -48,6 +50,7 @@ class AdaptConfig:
     entropy_margin: float = 0.4
     ln_layers: tuple[int, ...] | None = None
     min_reliable: int = 1
+    recentre: bool = True
     guard: bool = True
     recovery: float | None = None
 

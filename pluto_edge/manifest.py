@@ -138,7 +138,8 @@ class Bundle:
             raise BundleError(f"{self.path}: no module {name!r}; there are: {', '.join(self.manifest.names)}")
         dims = self.manifest.dims
         module = Module(name, dims, read_tensors(self.file(entry.file), BundleError))
-        check_tensors(module.tensors, {**dims.shapes, **dims.ln_shapes}, entry.file, BundleError)
+        shapes = {**dims.shapes, **dims.ln_shapes}
+        check_tensors(module.tensors, shapes, entry.file, BundleError, optional=dims.logit_shapes)
         return module
 
     def load_backbone_affines(self) -> Tensors:

@@ -19,6 +19,7 @@ Kind = Literal["vpt", "adapter"]
 Array = NDArray[np.float32]
 
 LN_SCALE, LN_BIAS = "ln_scale", "ln_bias"
+LOGIT_MEANS = "logit_means"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,11 @@ class Dims:
         return {LN_SCALE: self.ln_shape, LN_BIAS: self.ln_shape}
 
     @property
+    def logit_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Mean logits on the module's source: of each class on images of that class, and on all others."""
+        return {LOGIT_MEANS: (2, self.classes)}
+
+    @property
     def parameters(self) -> int:
         """What the paper's table counts: module and head, without LayerNorm affines."""
         return sum(prod(shape) for shape in self.shapes.values())
@@ -73,7 +79,11 @@ class Dims:
 
 @dataclass(frozen=True)
 class Module:
-    """One module's tensors; `ln_scale` and `ln_bias` may be absent: then they are the backbone's."""
+    """One module's tensors.
+
+    `ln_scale` and `ln_bias` may be absent: then they are the backbone's. So may `logit_means`: then its logits are
+    not re-centred.
+    """
 
     name: str
     dims: Dims
@@ -102,7 +112,13 @@ def check_tensors(
 
 
 def check_module(module: Module, where: str, error: Error) -> None:
-    check_tensors(module.tensors, module.dims.shapes, where, error, optional=module.dims.ln_shapes)
+    check_tensors(
+        module.tensors,
+        module.dims.shapes,
+        where,
+        error,
+        optional={**module.dims.ln_shapes, **module.dims.logit_shapes},
+    )
     if (LN_SCALE in module.tensors) != (LN_BIAS in module.tensors):
         raise error(f"{where}: {LN_SCALE} and {LN_BIAS} come together or not at all")
 

@@ -16,6 +16,7 @@ from pluto_edge.modules import SelectorWeights
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import selector as g
 from pluto_edge.runtime.network import Gradient, Network, Pass
+from pluto_edge.runtime.recentre import Centre
 from pluto_edge.runtime.state import Affines, Gathered, State, Wide
 from pluto_edge.runtime.timing import Stages
 
@@ -58,7 +59,8 @@ def propose(
         _, order = g.select(weights, config.top_m)  # lines 13 to 15: batch mean, top M, rescale
         after = mixed_entropy(weights, passed)
     top = passed.names[order[0]]
-    proposal = replace(proposal, top=top)
+    centre = update_centre(state.centre, passed, weights, config)
+    proposal = replace(proposal, top=top, centre=centre)
 
     reliable, loss, gathering = 0, None, False
     with stages("layer_norm"):  # line 16: the top module's affines, sharpness-aware
@@ -69,7 +71,7 @@ def propose(
                 gathered = gathered.plus(top, gradient, reliable)
             gathering = reliable > 0 and gathered.reliable < config.min_reliable
             if gathering:
-                proposal = replace(state, top=top, gathered=gathered)
+                proposal = replace(state, top=top, gathered=gathered, centre=centre)
             else:
                 for name, mean in gathered.means().items():
                     proposal = descend(network, proposal, name, mean, config)
@@ -100,6 +102,20 @@ def update_selector(state: State, passed: Pass, config: AdaptConfig) -> tuple[fl
             gradient, moments = _adam(gradient, moments)
         tensors = {k: v - config.selector_lr * gradient[k] for k, v in tensors.items()}
     return before, gathered, replace(state, selector=_narrow(tensors), moments=moments, gathered=Gathered())
+
+
+def blend(passed: Pass, centre: Centre, kept: Wide) -> Wide:
+    """The prediction, line 17: Σ w_j l_j over the selected, each l_j re-centred. Logits [B,K]."""
+    shifted = passed.logits + centre.shift(passed.names, passed.logit_means)
+    return np.asarray(np.einsum("bn,bnk->bk", kept, shifted.astype(np.float64)))
+
+
+def update_centre(centre: Centre, passed: Pass, weights: Wide, config: AdaptConfig) -> Centre:
+    """The running means with this batch; what it predicts goes by the drift that is known so far."""
+    if not config.recentre or all(m is None for m in passed.logit_means):
+        return centre
+    kept, _ = g.select(weights, config.top_m)
+    return centre.plus(passed.names, passed.logits, g.softmax(blend(passed, centre, kept)))
 
 
 def mixed_entropy(weights: Wide, passed: Pass) -> float:

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime import guard, persistence, selector
+from pluto_edge.runtime import algorithm, guard, persistence, selector
 from pluto_edge.runtime.algorithm import Proposal, propose
 from pluto_edge.runtime.events import MAX_EVENTS, Event, Kind
 from pluto_edge.runtime.network import Network, Pass
+from pluto_edge.runtime.recentre import Centre
 from pluto_edge.runtime.state import Affines, Gathered, State, Wide
 from pluto_edge.runtime.timing import Stages
 
@@ -105,6 +106,7 @@ class Learner:
                 moments={},
                 momentum={},
                 gathered=Gathered(),
+                centre=Centre(),
                 top=None,
                 average=None,
             )
@@ -144,15 +146,16 @@ class Learner:
         if not np.isfinite(passed.logits).all():
             plain = self._unadapted(batch, passed, before)
             return _Judged(plain, self._exported, "rollback", "logits are not finite")
-        blend = self._blend(passed, proposal.weights)
+        blend = self._blend(passed, proposal.state.centre, proposal.weights)
         if not proposal.state.finite or not np.isfinite(blend.logits).all():
             return self._unchanged(passed, before, "the update is not finite")
         if proposal.gathering:
             reason = f"{proposal.state.gathered.reliable} of {config.min_reliable} reliable samples"
-            return _Judged(self._without_step(passed, before), proposal.state, "gather", reason)
+            return _Judged(self._without_step(passed, proposal.state), proposal.state, "gather", reason)
         needed = config.min_reliable if config.sam == "sample" else min(config.min_reliable, 1)
         if config.sam is not None and proposal.reliable < needed:
-            return self._unchanged(passed, before, f"{proposal.reliable} reliable samples, want {needed}")
+            centred = replace(before, centre=proposal.state.centre)
+            return self._unchanged(passed, centred, f"{proposal.reliable} reliable samples, want {needed}")
         probabilities = blend.probabilities
         labels = (*before.labels, *map(int, probabilities.argmax(axis=1)))[-guard.window(classes) :]
         state = replace(proposal.state, labels=labels)
@@ -179,7 +182,7 @@ class Learner:
 
     def _without_step(self, passed: Pass, state: State) -> Blend:
         """The blend with the selector as it is."""
-        return self._blend(passed, selector.weights(state.selector, passed.x_hat, passed.logits))
+        return self._blend(passed, state.centre, selector.weights(state.selector, passed.x_hat, passed.logits))
 
     def _unadapted(self, batch: ImageBatch, passed: Pass, state: State) -> Blend:
         """The same images through the exported weights; modules that never learned need no second pass."""
@@ -189,12 +192,11 @@ class Learner:
             again = self.network.run(batch, {}, changed)
             logits[:, [passed.names.index(n) for n in again.names]] = again.logits
         plain = replace(passed, logits=logits, gradient=None)
-        return self._blend(plain, selector.weights(self._exported.selector, passed.x_hat, logits))
+        return self._without_step(plain, self._exported)
 
-    def _blend(self, passed: Pass, weights: Wide) -> Blend:
+    def _blend(self, passed: Pass, centre: Centre, weights: Wide) -> Blend:
         kept, order = selector.select(weights, self.config.top_m)
-        mixed = np.einsum("bn,bnk->bk", kept, passed.logits.astype(np.float64))
-        return Blend(mixed, kept, order, passed.names)
+        return Blend(algorithm.blend(passed, centre, kept), kept, order, passed.names)
 
     def _emit(self, event: Event) -> Event:
         event = replace(event, frame=self.frame)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle
-from pluto_edge.modules import LN_BIAS, LN_SCALE, Module
+from pluto_edge.modules import LN_BIAS, LN_SCALE, LOGIT_MEANS, Module
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.gate import Gate
 from pluto_edge.runtime.session import Engine, Graph, Tensor
@@ -25,10 +25,11 @@ MICRO_BATCH_ADAPT = 4  # the gradient keeps every block's activations
 
 @dataclass(frozen=True)
 class Loaded:
-    """A module on the device, and the affines that it was exported with."""
+    """A module on the device, the affines that it was exported with, and its source's mean logits if known."""
 
     tensors: Mapping[str, Tensor]
     exported: Affines
+    logit_means: Array | None
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Pass:
     logits: Array
     x_hat: Array
     affines: tuple[Affines, ...]
+    logit_means: tuple[Array | None, ...]
     gradient: Gradient | None = None
 
     def of(self, name: str) -> Array:
@@ -145,6 +147,7 @@ class Network:
             logits=np.stack([logits[n] for n in modules], axis=1),
             x_hat=np.concatenate(x_hat),
             affines=tuple(used.values()),
+            logit_means=tuple(m.logit_means for m in modules.values()),
             gradient=_combine(gradients, threshold) if gradients else None,
         )
 
@@ -191,8 +194,9 @@ class Network:
         return {"tokens": tokens, **module.tensors, LN_SCALE: scale, LN_BIAS: bias}
 
     def _place(self, module: Module) -> Loaded:
-        fixed = {n: self.engine.tensor(v) for n, v in module.tensors.items() if n not in (LN_SCALE, LN_BIAS)}
-        return Loaded(fixed, Affines(module.tensors[LN_SCALE], module.tensors[LN_BIAS]))
+        fixed = {n: self.engine.tensor(module.tensors[n]) for n in module.dims.shapes}
+        exported = Affines(module.tensors[LN_SCALE], module.tensors[LN_BIAS])
+        return Loaded(fixed, exported, module.tensors.get(LOGIT_MEANS))
 
 
 def _hold(seen: Sequence[Pass], name: str, affines: Affines) -> bool:

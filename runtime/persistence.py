@@ -19,6 +19,7 @@ from pluto_edge._files import write_bytes
 from pluto_edge.errors import BundleError, StoreError
 from pluto_edge.modules import SelectorWeights, check_tensors
 from pluto_edge.runtime.network import Network
+from pluto_edge.runtime.recentre import Centre
 from pluto_edge.runtime.state import Affines, State
 from pluto_edge.version import WRITER
 
@@ -33,7 +34,10 @@ def save(path: Path, state: State, bundle: str) -> None:
     for group, values in (("affines", state.affines), ("momentum", state.momentum)):
         for name, affines in values.items():
             tensors |= {f"{group}.{name}.scale": affines.scale, f"{group}.{name}.bias": affines.bias}
+    if state.centre.logits is not None and state.centre.shares is not None:
+        tensors |= {"centre.logits": state.centre.logits, "centre.shares": state.centre.shares}
     counters = {n: getattr(state, n) for n in ("top", "labels", "average", "steps", "rollbacks", "samples")}
+    counters["centre"] = [state.centre.names, state.centre.count]
     metadata = {
         "schema_version": str(SCHEMA_VERSION),
         "writer": WRITER,
@@ -81,12 +85,13 @@ def _state(tensors: Tensors, counters: dict[str, Any], exported: State, network:
         "moments": {},
         "affines": {},
         "momentum": {},
+        "centre": {},
     }
     for key, value in tensors.items():
         group, _, rest = key.partition(".")
         groups[group][rest] = value
-    shapes = {k: v.shape for k, v in exported.selector.tensors.items()}
-    check_tensors(groups["selector"], shapes, where, StoreError)
+    selector_shapes = {k: v.shape for k, v in exported.selector.tensors.items()}
+    check_tensors(groups["selector"], selector_shapes, where, StoreError)
     for group in ("affines", "momentum"):
         for key, value in groups[group].items():
             if value.shape != dims.ln_shape or not np.isfinite(value).all():
@@ -96,11 +101,16 @@ def _state(tensors: Tensors, counters: dict[str, Any], exported: State, network:
     if unknown:
         raise StoreError(f"{where}: it has learned for module {unknown[0]!r}, which is not loaded; add it first")
     counters["labels"] = tuple(counters["labels"])
+    names, count = counters.pop("centre")
+    if groups["centre"]:
+        shapes = {"logits": (len(names), dims.classes), "shares": (dims.classes,)}
+        check_tensors(groups["centre"], shapes, where, StoreError)
     return State(
         selector=SelectorWeights(**groups["selector"]),
         moments=groups["moments"],
         affines=affines,
         momentum=_affines(groups["momentum"]),
+        centre=Centre(tuple(names), count=count, **groups["centre"]),
         **counters,
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pluto_edge.modules import SelectorWeights
+from pluto_edge.runtime.recentre import Centre
 
 Array = NDArray[np.float32]
 Wide = NDArray[np.float64]
@@ -79,6 +80,7 @@ class State:
         affines: λ of every module that was ever updated; the others are as exported.
         momentum: of the SGD on λ.
         gathered: gradients of steps that had too few reliable samples; not saved.
+        centre: running means of logits and predictions, for re-centring.
         top: the module that weighed most in the last batch: the guess for the next one.
         labels: recent predictions, for the guard.
         evidence: of recent suspicious images, label and entropy as adapted and as exported.
@@ -90,7 +92,8 @@ class State:
     moments: Mapping[str, Wide] = field(default_factory=dict)
     affines: Mapping[str, Affines] = field(default_factory=dict)
     momentum: Mapping[str, Affines] = field(default_factory=dict)
-    gathered: Gathered = Gathered()
+    gathered: Gathered = field(default_factory=Gathered)
+    centre: Centre = field(default_factory=Centre)
     top: str | None = None
     labels: tuple[int, ...] = ()
     evidence: tuple[tuple[int, int, float, float], ...] = ()

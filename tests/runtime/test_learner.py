@@ -349,10 +349,15 @@ def state(n):
 
 persistence.save(path, state(0), "h")
 for kill in range(int(sys.argv[2])):
+    began, begin = os.pipe()
     child = os.fork()
     if child == 0:
         for n in range(last + 1, 10**9):
             persistence.save(path, state(n), "h")
+            if n == last + 1:
+                os.write(begin, b"1")
+    os.read(began, 1)  # it has saved once, however slow the machine is
+    os.close(began), os.close(begin)
     time.sleep(rng.uniform(0.0, 0.02))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -369,7 +374,7 @@ def test_kills_during_saves_always_leave_a_whole_state(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SAVER, str(tmp_path / "state"), str(KILLS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > KILLS  # it did save, many times over
+    assert int(done.stdout) >= KILLS  # it did save, many times over
 
 
 # modules at run time

@@ -1,0 +1,143 @@
+"""Re-centring: a domain's drift is found and taken off, whatever classes the stream shows."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pluto_edge import AdaptConfig, Runtime
+from pluto_edge.export.exporter import run_export
+from pluto_edge.modules import LOGIT_MEANS, Module
+from pluto_edge.runtime.recentre import HORIZON, TRUST, Centre
+from pluto_edge.runtime.selector import softmax
+from pluto_edge.store import Store
+
+NAMES, K = ("a", "b"), 5
+
+
+def drifted(rng: np.random.Generator, means: np.ndarray, drift: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Logits [B,N,K] of modules with these means (on, off) that a domain moved by `drift` [N,K]."""
+    truth = np.eye(K)[labels][:, np.newaxis]
+    clean = means[:, 1] + truth * (means[:, 0] - means[:, 1])
+    return clean + rng.normal(0, 0.3, (len(labels), len(NAMES), K)) + drift
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    shares=st.lists(st.floats(0, 1), min_size=K, max_size=K).filter(lambda s: sum(s) > 0.1),
+)
+def test_the_drift_is_found_whatever_the_classes(seed: int, shares: list[float]) -> None:
+    """Where predictions are right, any mixture of classes, one alone too, gives the same drift."""
+    rng = np.random.default_rng(seed)
+    means = np.stack([rng.uniform(4, 7, (len(NAMES), K)), rng.uniform(-1, 1, (len(NAMES), K))], axis=1)
+    drift = rng.normal(0, 1, (len(NAMES), K))
+    labels = rng.choice(K, 400, p=np.array(shares) / sum(shares))
+    logits = drifted(rng, means, drift, labels)
+    centre = Centre()
+    for start in range(0, 400, 40):
+        part = slice(start, start + 40)
+        centre = centre.plus(NAMES, logits[part], np.eye(K)[labels[part]])
+    trust = centre.count / (centre.count + TRUST)
+    np.testing.assert_allclose(centre.shift(NAMES, list(means)), -trust * drift, atol=0.1)
+
+
+def test_batches_add_up_and_the_past_fades() -> None:
+    rng = np.random.default_rng(0)
+    logits, p = rng.normal(size=(300, 2, K)), softmax(rng.normal(size=(300, K)))
+    whole = Centre().plus(NAMES, logits, p)
+    parts = Centre()
+    for start in (0, 100, 250):
+        end = {0: 100, 100: 250, 250: 300}[start]
+        parts = parts.plus(NAMES, logits[start:end], p[start:end])
+    np.testing.assert_allclose(parts.logits, whole.logits)
+    np.testing.assert_allclose(parts.shares, whole.shares)
+    assert parts.count == whole.count == 300
+    for _ in range(20):
+        parts = parts.plus(NAMES, logits[:64] + 5, p[:64])
+    assert parts.count == HORIZON
+    np.testing.assert_allclose(parts.logits, logits[:64].mean(0) + 5, atol=0.5)
+
+
+def test_other_modules_start_anew_and_unknown_means_shift_nothing() -> None:
+    rng = np.random.default_rng(0)
+    logits, p = rng.normal(size=(30, 2, K)), softmax(rng.normal(size=(30, K)))
+    centre = Centre().plus(NAMES, logits, p)
+    means = np.ones((2, K), np.float32)
+    shift = centre.shift(NAMES, [means, None])
+    assert np.abs(shift[0]).max() > 0 and not shift[1].any()
+    assert centre.shift(("a", "c"), [means, means]) == 0.0
+    assert centre.plus(("a", "c"), logits, p).count == 30
+
+
+@pytest.fixture(scope="module")
+def bundle(make_store: Callable[..., Store], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle whose modules know their mean logits."""
+    source = make_store()
+    folder = tmp_path_factory.mktemp("recentre")
+    store = Store.create(folder / "store", replace(source.config, sources=()))
+    (folder / "store/backbone.safetensors").write_bytes(source.backbone_file.read_bytes())
+    store.save_selector(source.load_selector())
+    for seed, name in enumerate(source.names):
+        module = source.load_module(name)
+        means = np.random.default_rng(seed).normal(size=(2, 7)).astype(np.float32)
+        tensors = {**module.tensors, LOGIT_MEANS: means}
+        store.save_module(Module(name, module.dims, tensors), source.module_config(name))
+    run_export(store.path, folder / "bundle")
+    return folder / "bundle"
+
+
+CONFIG = AdaptConfig(selector=False, sam=None, guard=False)
+
+
+def frames(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 40, 32, 3), dtype=np.uint8)
+
+
+def test_a_runtime_centres_what_it_blends(bundle: Path) -> None:
+    """By hand: running means of logits and predictions, the drift against the modules' own means."""
+    runtime, plain = (Runtime(bundle, config=replace(CONFIG, recentre=r)) for r in (True, False))
+    batches = [frames(12, seed) for seed in range(3)]
+    sums, shares, count, shift = 0.0, 0.0, 0, 0.0
+    means = [runtime._network.modules[n].logit_means for n in runtime.modules]
+    for images in batches:
+        raw = plain.predict(images)
+        logits = np.stack([plain._network.run(plain._batch(images), {}).of(n) for n in plain.modules], axis=1)
+        w = raw.weights[..., np.newaxis]
+        np.testing.assert_allclose(runtime.predict(images).logits, (w * (logits + shift)).sum(1), atol=1e-4)
+        p = softmax((w * (logits + shift)).sum(1))
+        sums, shares, count = sums + logits.sum(0), shares + p.sum(0), count + len(images)
+        pi = shares / count
+        trust = count / (count + TRUST)
+        shift = np.stack(
+            [trust * (m[1] + pi * (m[0] - m[1]) - s / count) for m, s in zip(means, sums, strict=True)]
+        )
+        np.testing.assert_allclose(runtime.step(images).logits, (w * (logits + shift)).sum(1), atol=1e-4)
+    assert np.abs(shift).max() > 0.1
+
+
+def test_it_is_saved_restored_and_reset(bundle: Path, tmp_path: Path) -> None:
+    one, two = Runtime(bundle, config=CONFIG), Runtime(bundle, config=CONFIG)
+    fresh = one.predict(frames(4)).logits
+    one.step(frames(12, 1))
+    one.save(tmp_path / "state")
+    two.restore(tmp_path / "state")
+    np.testing.assert_array_equal(one.predict(frames(4)).logits, two.predict(frames(4)).logits)
+    assert not np.array_equal(one.predict(frames(4)).logits, fresh)
+    one.reset()
+    np.testing.assert_array_equal(one.predict(frames(4)).logits, fresh)
+    two.remove_module(two.modules[0])  # other modules: the means start anew
+    two.step(frames(12, 2))
+    assert two._learner.state.centre.count == 12
+
+
+def test_a_step_without_reliable_samples_still_centres(bundle: Path) -> None:
+    runtime = Runtime(bundle, config=AdaptConfig(entropy_margin=1e-6, guard=False))
+    runtime.step(frames(12))
+    assert runtime.events[-1].kind == "rollback" and "0 reliable" in runtime.events[-1].reason
+    assert runtime._learner.state.centre.count == 12 and not runtime._learner.state.affines
+    assert runtime._learner.state.selector is runtime._network.selector
