@@ -154,6 +154,7 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
+    default_request_version = "HTTP/1.0"  # a malformed request is answered with headers too
 
     def do_GET(self) -> None:
         self._answer(self._get)

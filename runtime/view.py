@@ -243,8 +243,7 @@ def _brief(event: Event) -> dict[str, object]:
         "top": event.top,
         "samples": event.samples,
         "reliable": event.reliable,
-        "before": round(event.entropy_before, 4),
-        "after": round(event.entropy_after, 4),
+        "entropy": round(event.entropy_before, 4),
     }
 
 
