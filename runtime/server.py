@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.NOT_FOUND, "no such action")
         origin = urlsplit(self.headers.get("Origin", ""))
         site = self.headers.get("Sec-Fetch-Site", "same-origin")
-        if origin.netloc.lower() != self.headers["Host"].lower() or site != "same-origin":
+        if not origin.netloc or origin.netloc.lower() != self.headers["Host"].lower() or site != "same-origin":
             raise Refused(HTTPStatus.FORBIDDEN, "only the page itself may ask for this")
         if not _same(self.headers.get(CSRF_HEADER, ""), self.server.csrf):
             raise Refused(HTTPStatus.FORBIDDEN, f"{CSRF_HEADER} is missing or wrong; load the page again")
