@@ -15,7 +15,7 @@ from base64 import b64encode
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from http import HTTPStatus
 from importlib.resources import files
@@ -102,7 +102,7 @@ class View:
             port,
             token,
             pages={"/": self._page, "/state": self._state},
-            actions={path: lambda act=act: self._act(act) for path, act in actions.items()},  # type: ignore[misc]
+            actions={path: partial(self._act, act) for path, act in actions.items()},
         )
 
     @property
