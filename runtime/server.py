@@ -115,7 +115,7 @@ class Server(ThreadingHTTPServer):
         self.hosts = {f"{name}:{self.port}" for name in names} | (names if self.port == 80 else set())
         host = _in_url(_reachable(address))
         self.url = f"http://{host}:{self.port}/" + (f"?token={quote(token, safe='')}" if token else "")
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="pluto-view")
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="pluto-view", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

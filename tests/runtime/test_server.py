@@ -204,11 +204,13 @@ def test_ipv6_loopback(stream: Stream) -> None:
 
 def test_no_thread_and_no_port_is_left(stream: Stream, capfd: pytest.CaptureFixture[str]) -> None:
     before = set(threading.enumerate())
-    with View(stream, port=0) as view, socket.create_connection(("127.0.0.1", view._server.port)):
+    with View(stream, port=0) as view:
+        port = view._server.port
+        idle = socket.create_connection(("127.0.0.1", port))
         ask(view)
         ask(view, "/nothing")
-        port = view._server.port
-    assert set(threading.enumerate()) == before  # the connection that never asked is no reason to stay
+    with idle:  # that it never asked for anything is no reason to stay
+        assert set(threading.enumerate()) == before
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=5)
     assert capfd.readouterr().err == ""
