@@ -96,6 +96,12 @@ def test_wheel_has_one_import_root(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     roots = {n.partition("/")[0] for n in names if ".dist-info/" not in n}
     assert roots == {"pluto_edge"}
-    for wanted in ("py.typed", "runtime/runtime.py", "export/exporter.py", "export/cuda_kernels.json"):
+    for wanted in (
+        "py.typed",
+        "runtime/runtime.py",
+        "export/exporter.py",
+        "export/cuda_kernels.json",
+        "runtime/view.html",
+    ):
         assert f"pluto_edge/{wanted}" in names
     assert len(names) == len(set(names))
