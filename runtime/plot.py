@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pluto_edge.errors import MissingExtraError
 from pluto_edge.runtime.recording import Recording
-from pluto_edge.runtime.summary import ROLLING, rolling, segments
+from pluto_edge.runtime.summary import rolling, segments
 
 __all__ = ["check", "png"]
 
@@ -27,8 +27,15 @@ COLOURS = (
 MARKS = {"change": ("v", "#d1495b", "change noticed"), "rollback": ("X", "#8d5a97", "step taken back")}
 LIGHT = {"paper": "#ffffff", "ink": "#24292f", "faint": "#6e7781", "band": "#f3f4f6", "grid": "#d8dee4"}
 DARK = {"paper": "#15191e", "ink": "#e6e9ec", "faint": "#9aa4ae", "band": "#1f252c", "grid": "#39424c"}
+BLUE = "#2f81f7"
+NOTE = "* no module was made for it"
 MAX_POINTS = 1500  # along a line
-SMOOTH = 25  # frames that a weight is averaged over
+MAX_STEPS = 200  # more would be a bar
+MAX_LABELS, MIN_SHARE = 40, 0.05  # conditions that are marked; share of the run that has room for a name
+WINDOW = 100  # frames that the accuracy looks back, at most
+SMOOTH = 25  # and the weights
+
+Theme = dict[str, str]
 
 
 def check() -> None:
@@ -51,7 +58,7 @@ def png(recording: Recording, dark: bool = False) -> bytes:
     keep = np.unique(np.linspace(0, len(frames) - 1, min(MAX_POINTS, len(frames))).astype(int))
     _accuracy(upper, recording, frames, keep, theme)
     _weights(lower, recording, frames, keep, theme)
-    _conditions((upper, lower), recording, theme)
+    _conditions(upper, lower, recording, theme)
     for axes in (upper, lower):
         _dress(axes, theme)
     lower.set_xlabel("frame", color=theme["faint"])
@@ -61,86 +68,81 @@ def png(recording: Recording, dark: bool = False) -> bytes:
     return target.getvalue()
 
 
-def _accuracy(axes: Any, recording: Recording, frames: Any, keep: Any, theme: dict[str, str]) -> None:
+def _accuracy(axes: Any, recording: Recording, frames: Any, keep: Any, theme: Theme) -> None:
     """Rolling accuracy with and without adaptation; entropy where the truth is not known."""
     rows = recording.rows
-    adapted, plain = (rolling(rows, answer) for answer in ("label", "plain"))
+    adapted, plain = (rolling(rows, answer, WINDOW) for answer in ("label", "plain"))
     if np.isnan(adapted).all():
-        entropy = _smooth(np.array([[r.entropy for r in rows]]), ROLLING)[0]
-        axes.plot(frames[keep], entropy[keep], color="#2f81f7", lw=2, label="entropy")
-        axes.set_ylabel(f"entropy, mean of {ROLLING} frames", color=theme["faint"])
-        axes.set_ylim(0, np.log(max(len(recording.header.classes), 2)))
+        entropy = _smooth(np.array([[r.entropy for r in rows]]), WINDOW)[0]
+        axes.plot(frames[keep], entropy[keep], color=BLUE, lw=2, label="entropy")
+        axes.set_ylabel(f"entropy, last {WINDOW} frames", color=theme["faint"])
+        axes.set_ylim(0, 1.08 * np.log(max(len(recording.header.classes), 2)))
     else:
-        axes.plot(
-            frames[keep], plain[keep], color=theme["faint"], lw=1.8, ls=(0, (4, 2)), label="without adaptation"
-        )
-        axes.plot(frames[keep], adapted[keep], color="#2f81f7", lw=2.2, label="adapted")
-        axes.set_ylabel(f"accuracy, last {ROLLING} frames", color=theme["faint"])
-        axes.set_ylim(0, 1.02)
-    _events(axes, recording)
-    axes.legend(loc="lower left", ncols=4, frameon=False, fontsize=9, labelcolor=theme["ink"])
+        axes.plot(frames[keep], adapted[keep], color=BLUE, lw=2.4, label="adapted")
+        axes.plot(frames[keep], plain[keep], color=theme["ink"], lw=1.2, ls=(0, (4, 2)), label="without adaptation")
+        axes.set_ylabel(f"accuracy, last {WINDOW} frames", color=theme["faint"])
+        axes.set_ylim(0, 1.08)
+    _events(axes, recording, theme)
+    _legend(axes, theme, loc="lower left", ncols=5, bbox_to_anchor=(0, 0.05))
 
 
-def _events(axes: Any, recording: Recording) -> None:
-    """Changes and steps taken back as marks on the lower edge."""
+def _events(axes: Any, recording: Recording, theme: Theme) -> None:
+    """Changes and steps taken back above the lines, steps as ticks below them."""
+    top = axes.get_ylim()[1]
     for kind, (marker, colour, name) in MARKS.items():
         at = [e.frame for e in recording.events if e.kind == kind]
         if at:
-            height = axes.get_ylim()[1] * 0.965
-            axes.scatter(at, [height] * len(at), marker=marker, color=colour, s=42, label=name, zorder=4, lw=0)
+            axes.scatter(at, [0.965 * top] * len(at), marker=marker, color=colour, s=44, label=name, zorder=4, lw=0)
+    steps = [e.frame for e in recording.events if e.kind == "step"]
+    if 0 < len(steps) <= MAX_STEPS:
+        axes.scatter(steps, [0.02 * top] * len(steps), marker="|", color=theme["faint"], s=40, label="step", lw=1)
 
 
-def _weights(axes: Any, recording: Recording, frames: Any, keep: Any, theme: dict[str, str]) -> None:
-    rows = recording.rows
-    names = [*recording.header.modules]
+def _weights(axes: Any, recording: Recording, frames: Any, keep: Any, theme: Theme) -> None:
+    rows, names = recording.rows, list(recording.header.modules)
     names += sorted({n for r in rows for n in r.weights} - set(names))
     stack = _smooth(np.array([[r.weights.get(n, 0.0) for r in rows] for n in names]), SMOOTH)
     colours = [COLOURS[i % len(COLOURS)] for i in range(len(names))]
     axes.stackplot(frames[keep], stack[:, keep], labels=names, colors=colours, lw=0.4, edgecolor=theme["paper"])
-    axes.set_ylabel("module weights", color=theme["faint"])
+    axes.set_ylabel(f"module weights, last {SMOOTH} frames", color=theme["faint"])
     axes.set_ylim(0, 1)
-    axes.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.16),
-        ncols=min(len(names), 6),
-        frameon=False,
-        fontsize=9,
-        labelcolor=theme["ink"],
-    )
+    _legend(axes, theme, loc="upper center", ncols=min(len(names), 6), bbox_to_anchor=(0.5, -0.16))
 
 
-def _conditions(pair: tuple[Any, Any], recording: Recording, theme: dict[str, str]) -> None:
-    """Every second condition shaded, a line where one ends, its name above; unseen ones in italics with a star."""
+def _legend(axes: Any, theme: Theme, **place: Any) -> None:
+    legend = axes.legend(frameon=False, fontsize=9, labelcolor=theme["ink"], **place)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _conditions(upper: Any, lower: Any, recording: Recording, theme: Theme) -> None:
+    """Every second condition shaded, a line where one ends, above it its name and accuracy, without and adapted."""
     parts = segments(recording)
-    if len(parts) == 1 and not parts[0].condition:
+    if not any(p.condition for p in parts) or len(parts) > MAX_LABELS:
         return
+    width = recording.rows[-1].frame - recording.rows[0].frame
     for number, part in enumerate(parts):
         start, end = part.rows[0].frame, part.rows[-1].frame
         if number % 2 == 0:
-            pair[0].axvspan(start, end, color=theme["band"], zorder=0, lw=0)
+            upper.axvspan(start, end + 1, color=theme["band"], zorder=0, lw=0)
         if number:
-            for axes in pair:
+            for axes in (upper, lower):
                 axes.axvline(start, color=theme["ink"], lw=0.7, alpha=0.45, zorder=3)
-        pair[0].text(
-            (start + end) / 2,
-            1.02,
-            part.condition.replace("_", " ") + ("" if part.known else "*"),
-            transform=pair[0].get_xaxis_transform(),
-            ha="center",
-            va="bottom",
-            fontsize=9,
-            color=theme["ink"],
-            style="normal" if part.known else "italic",
-            weight="normal" if part.known else "bold",
-        )
+        if end - start < MIN_SHARE * width:
+            continue
+        name = part.condition.replace("_", " ") + ("" if part.known else " *")
+        at = {"transform": upper.get_xaxis_transform(), "ha": "center", "va": "bottom", "parse_math": False}
+        style = "normal" if part.known else "italic"
+        upper.text((start + end) / 2, 1.07, name, fontsize=9.5, color=theme["ink"], style=style, **at)
+        if part.without is not None and part.adapted is not None:
+            figures = f"{part.without:.3f} → {part.adapted:.3f}"
+            upper.text((start + end) / 2, 1.01, figures, fontsize=8.5, color=theme["faint"], **at)
     if any(p.condition and not p.known for p in parts):
-        note = "* no module was made for it"
-        pair[0].annotate(
-            note, (1, 0), (-6, 6), "axes fraction", "offset points", ha="right", color=theme["faint"], fontsize=9
-        )
+        at = {"transform": upper.transAxes, "ha": "right", "fontsize": 9, "style": "italic"}
+        upper.text(0.995, 0.07, NOTE, color=theme["faint"], **at)
 
 
-def _dress(axes: Any, theme: dict[str, str]) -> None:
+def _dress(axes: Any, theme: Theme) -> None:
     axes.set_facecolor(theme["paper"])
     axes.tick_params(colors=theme["faint"], labelsize=9, length=0)
     axes.grid(axis="y", color=theme["grid"], lw=0.6)
