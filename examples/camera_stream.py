@@ -14,9 +14,10 @@ import argparse
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "digits"))
@@ -74,7 +75,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     try:
         if options.plot is not None:
             plot.check()
@@ -96,15 +96,13 @@ def play(runtime: Runtime, options: argparse.Namespace) -> tuple[Recording, Exce
     problem: Exception | None = None
     with ExitStack() as stack:
         frames = stack.enter_context(closing(source(options, runtime)))
-        recorder = Recorder(header(options, runtime), options.record)
-        stream = stack.enter_context(
-            runtime.stream(
-                batch=options.batch,
-                every=options.every,
-                budget=options.budget,
-                background=options.background,
-                on_event=recorder.event,
-            )
+        recorder = stack.enter_context(Recorder(header(options, runtime), options.record))
+        stream = runtime.stream(
+            batch=options.batch,
+            every=options.every,
+            budget=options.budget,
+            background=options.background,
+            on_event=recorder.event,
         )
         if options.state is not None and options.state.exists():
             stream.restore(options.state)
@@ -118,14 +116,15 @@ def play(runtime: Runtime, options: argparse.Namespace) -> tuple[Recording, Exce
                 plain = int(runtime.predict(frame.image).labels[0]) if frame.truth is not None else None
                 display.show(recorder.frame(stream.timeline[-1], frame, plain))
                 if view is not None:
-                    view.show(frame.image, prediction)
+                    view.show(frame.image, prediction, frame.condition)
         except KeyboardInterrupt:
             pass
         except (PlutoError, OSError) as error:  # the camera is lost, an image is broken: what was seen still counts
             problem = error
-    if options.state is not None and stream.metrics.frames:
-        stream.save(options.state)
-    return recorder.end(stream.metrics), problem
+        stream.close()
+        if options.state is not None and recorder.rows:
+            stream.save(options.state)
+        return recorder.end(stream.metrics), problem
 
 
 def source(options: argparse.Namespace, runtime: Runtime) -> Iterator[Frame]:
@@ -153,13 +152,14 @@ def header(options: argparse.Namespace, runtime: Runtime) -> Header:
     )
 
 
-def open_view(stream: Stream, options: argparse.Namespace) -> "View":  # noqa: F821
+def open_view(stream: Stream, options: argparse.Namespace) -> AbstractContextManager[Any]:
     from pluto_edge.runtime.view import View
 
     host, _, port = options.view.rpartition(":")
     if not host or not port.isdecimal():
         raise ConfigError(f"--view: want HOST:PORT, got {options.view!r}")
     save_to = options.state or Path("runs/camera_state.safetensors")
+    save_to.parent.mkdir(parents=True, exist_ok=True)
     return View(stream, address=host, port=int(port), token=options.token, save_to=save_to)
 
 
@@ -172,4 +172,5 @@ def report(recording: Recording, picture: Path | None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     sys.exit(main())

@@ -88,16 +88,16 @@ class Recording:
 class Recorder:
     """Keeps the last frames and events of a run, and writes all of them to `path` if there is one.
 
-    `event` may be called from any thread: it is what a stream's `on_event` takes.
+    `event` may be called from any thread: it is what a stream's `on_event` takes. A file without any frame does
+    not stay.
     """
 
     def __init__(self, header: Header, path: Path | None = None) -> None:
         self.header = header
         self.rows: deque[Row] = deque(maxlen=KEPT)
         self.events: deque[Event] = deque(maxlen=KEPT)
-        self.metrics: StreamMetrics | None = None
         self._lock = threading.Lock()
-        self._file = None
+        self._path, self._file = path, None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -125,12 +125,21 @@ class Recorder:
             return [self.events[-i] for i in range(min(count, len(self.events)), 0, -1)]
 
     def end(self, metrics: StreamMetrics) -> Recording:
-        """Close the file; what is kept of the run."""
-        self.metrics = metrics
+        """The last line; what is kept of the run."""
         self._write("metrics", metrics)
-        if self._file is not None:
-            self._file.close()
         return Recording(self.header, tuple(self.rows), tuple(self.events), metrics)
+
+    def close(self) -> None:
+        if self._file is not None and self._path is not None:
+            self._file.close()
+            if not self.rows:
+                self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def _write(self, kind: str, value: object) -> None:
         if self._file is None:

@@ -52,6 +52,8 @@ def is_live(source: str) -> bool:
 
 def public_name(source: str) -> str:
     """The source as it may be shown: an address without user, password and query."""
+    if source.isdecimal():
+        return f"camera {source}"
     if "://" not in source:
         return source
     parts = urlsplit(source)

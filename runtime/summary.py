@@ -113,7 +113,8 @@ def figures(recording: Recording) -> list[tuple[str, str]]:
     seconds = rows[-1].seconds - rows[0].seconds
     rate = f", {(len(rows) - 1) / seconds:.1f} a second" if seconds > 0 else ""
     kept = f" (the last of {metrics.frames:,})" if metrics and metrics.frames > len(rows) else ""
-    frames = ("frames", f"{len(rows):,}{kept} in {seconds:.1f} s{rate}")
+    twice = ", each predicted twice" if any(r.plain is not None for r in rows) else ""
+    frames = ("frames", f"{len(rows):,}{kept} in {seconds:.1f} s{rate}{twice}")
     return [frames, *(_measured(metrics, recording) if metrics else [("metrics", "none: the run was killed")])]
 
 

@@ -99,8 +99,8 @@ class Live:
         for name, weight in weights.items():
             full = round(weight * BAR)
             line = Text(f"{name.ljust(width)}  ", style="bold" if name == top else "")
-            line.append("━" * full, "green" if name == top else "blue").append("━" * (BAR - full), "bright_black")
-            lines.append(line.append(f" {weight:.2f}"))
+            line.append("█" * full, "green" if name == top else "blue").append("░" * (BAR - full), "bright_black")
+            lines.append(line.append(f"  {weight:.2f}"))
         return lines
 
     def _events(self) -> list[Any]:
