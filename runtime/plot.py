@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from pluto_edge.errors import MissingExtraError
 from pluto_edge.runtime.recording import Recording
@@ -63,9 +64,11 @@ def png(recording: Recording, dark: bool = False) -> bytes:
         _dress(axes, theme)
     lower.set_xlabel("frame", color=theme["faint"])
     lower.set_xlim(frames[0], max(frames[-1], frames[0] + 1))
-    target = BytesIO()
-    figure.savefig(target, format="png", dpi=120, facecolor=theme["paper"], metadata={"Software": None})
-    return target.getvalue()
+    drawn, small = BytesIO(), BytesIO()
+    figure.savefig(drawn, format="png", dpi=120, facecolor=theme["paper"])
+    with Image.open(drawn) as image:  # few colours: a third of the bytes
+        image.convert("RGB").quantize(255, Image.Quantize.MAXCOVERAGE).save(small, "png", optimize=True)
+    return small.getvalue()
 
 
 def _accuracy(axes: Any, recording: Recording, frames: Any, keep: Any, theme: Theme) -> None:
