@@ -46,3 +46,8 @@ def relative_error(got: ArrayLike, want: ArrayLike) -> float:
     if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return float("inf")
     return float(np.abs(a - b).max(initial=0.0) / max(np.abs(b).max(initial=0.0), 1e-6))
+
+
+# A stream's step takes logits that were computed one frame at a time, Runtime.step computes them in micro-batches:
+# the same numbers added up in another order, seen after a few steps in the learned weights.
+STREAM_STATE = 1e-4

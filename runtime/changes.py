@@ -19,7 +19,7 @@ class ChangeDetector:
     """Compares the mean of the last frames' signals with that of the frames before them.
 
     The signals are the prediction's entropy as a share of ln K and every module's weight. A frame enters the past
-    when it leaves the window; after a change the past starts anew from the window.
+    when it leaves the window; after a change the past starts anew.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -45,8 +45,6 @@ class ChangeDetector:
         most = moved[np.argsort(-np.abs(shift[moved]))][:3]
         text = ", ".join(f"{self._names[i]} {self._mean[i]:.2f} to {self._mean[i] + shift[i]:.2f}" for i in most)
         self._count = 0
-        for signals in recent:
-            self._remember(signals)
         self._recent.clear()
         return text
 

@@ -52,7 +52,7 @@ class Learner:
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self.counts: Counter[Kind] = Counter()  # of events, also those that `events` has dropped
         self.frame = 0  # of the stream that feeds this learner
-        self._exported = State(network.bundle.load_selector())
+        self._exported = State(network.selector)
         self.state = self._exported
         self._lock = threading.RLock()  # held to replace the state
         self._steps = threading.Lock()  # held for a whole step: they come one after another

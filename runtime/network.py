@@ -68,6 +68,7 @@ class Network:
         self._adapt: Graph | None = None
         self._lock = threading.Lock()
         self.gate = Gate()
+        self.selector = bundle.load_selector()  # as exported
         modules = [bundle.load_module(name) for name in bundle.manifest.names]
         self.modules: Mapping[str, Loaded] = {m.name: self._place(m) for m in modules}
 

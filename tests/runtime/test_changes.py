@@ -1,0 +1,63 @@
+"""The change detector: quiet on one domain, quick on the next."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pluto_edge.runtime.changes import HISTORY, WINDOW, ChangeDetector
+
+NAMES = ("clear", "fog", "night")
+
+
+def signals(rng: np.random.Generator, lean: int, sharp: float, entropy: float, count: int) -> list[tuple]:
+    """Frames of one domain: weights around one module, entropy around a level."""
+    mean = np.full(len(NAMES), 1.0)
+    mean[lean] = sharp
+    return [(float(np.clip(rng.normal(entropy, 0.12), 0, 1)), rng.dirichlet(mean)) for _ in range(count)]
+
+
+def run(detector: ChangeDetector, frames: list[tuple]) -> list[tuple[int, str]]:
+    found = [(i, detector.update(*f)) for i, f in enumerate(frames)]
+    return [(i, text) for i, text in found if text]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), lean=st.integers(0, 2), entropy=st.floats(0.05, 0.9))
+def test_one_domain_is_no_change(seed: int, lean: int, entropy: float) -> None:
+    frames = signals(np.random.default_rng(seed), lean, 4.0, entropy, 1500)
+    assert len(run(ChangeDetector(NAMES), frames)) <= 1  # five sigmas of autocorrelation-free noise: next to never
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), before=st.integers(HISTORY + WINDOW, 600))
+def test_another_module_is_a_change(seed: int, before: int) -> None:
+    rng = np.random.default_rng(seed)
+    frames = signals(rng, 0, 6.0, 0.2, before) + signals(rng, 1, 6.0, 0.2, 200)
+    found = [(i, text) for i, text in run(ChangeDetector(NAMES), frames) if i >= before]
+    assert len(found) == 1
+    at, text = found[0]
+    assert at < before + WINDOW and ("fog" in text or "clear" in text)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_a_higher_entropy_is_a_change(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    frames = signals(rng, 0, 4.0, 0.15, 150) + signals(rng, 0, 4.0, 0.6, 100)
+    found = run(ChangeDetector(NAMES), frames)
+    assert len(found) == 1 and 150 <= found[0][0] < 150 + WINDOW
+    assert found[0][1].startswith("entropy 0.")
+
+
+def test_a_first_domain_is_no_change_however_short() -> None:
+    rng = np.random.default_rng(0)
+    detector = ChangeDetector(NAMES)
+    assert not run(detector, signals(rng, 0, 6.0, 0.2, HISTORY + WINDOW - 1))
+
+
+def test_constant_signals() -> None:
+    detector = ChangeDetector(NAMES)
+    same = (0.5, np.array([1.0, 0.0, 0.0]))
+    assert not run(detector, [same] * 200)
+    (change,) = run(detector, [(0.5, np.array([0.0, 1.0, 0.0]))] * 100)
+    assert "clear 1.00 to" in change[1]
