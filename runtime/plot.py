@@ -67,7 +67,7 @@ def png(recording: Recording, dark: bool = False) -> bytes:
     drawn, small = BytesIO(), BytesIO()
     figure.savefig(drawn, format="png", dpi=120, facecolor=theme["paper"])
     with Image.open(drawn) as image:  # few colours: a third of the bytes
-        image.convert("RGB").quantize(255, Image.Quantize.MAXCOVERAGE).save(small, "png", optimize=True)
+        image.convert("RGB").quantize(255, Image.Quantize.MAXCOVERAGE, kmeans=1).save(small, "png", optimize=True)
     return small.getvalue()
 
 
