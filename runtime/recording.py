@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -195,7 +196,7 @@ def _row(data: dict[str, Any], where: str, header: Header, last: int) -> Row:
 def _lines(path: Path) -> Iterator[tuple[str, object, dict[str, Any]]]:
     """Where it is, its type and its data, for every whole line."""
     with path.open("rb") as file:
-        for number in range(1, 1_000_000_000):
+        for number in count(1):
             raw = file.readline(MAX_LINE)
             if not raw:
                 return
