@@ -9,6 +9,8 @@ PlutoError
 ├── ProviderError       ONNX Runtime does not run where it was asked to
 ├── ImageError          images that cannot be turned into a batch
 ├── StreamError         a stream's learning failed in the background, or the stream is closed
+├── SourceError         a camera, a video or an address that gives no frames, or no more of them
+├── RecordingError      a recording of a stream that cannot be written or read
 └── MissingExtraError   an optional dependency is not installed
 
 Catch `PlutoError` to catch them all. A message says what was wrong, where, and what to do.
@@ -23,6 +25,8 @@ __all__ = [
     "ParityError",
     "PlutoError",
     "ProviderError",
+    "RecordingError",
+    "SourceError",
     "StoreError",
     "StreamError",
 ]
@@ -66,6 +70,14 @@ class ImageError(PlutoError, ValueError):
 
 class StreamError(PlutoError):
     """A stream's learning failed in the background (`__cause__` says how), or the stream is closed."""
+
+
+class SourceError(PlutoError):
+    """A camera, a video or an address that gives no frames, or no more of them."""
+
+
+class RecordingError(PlutoError):
+    """A recording of a stream that cannot be written or read."""
 
 
 class MissingExtraError(PlutoError, ImportError):

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def find(folder: Path, classes: Sequence[str], rng: np.random.Generator, limit: int | None) -> Segment:
+def find(folder: Path, classes: Sequence[str], rng: np.random.Generator, limit: int | None = None) -> Segment:
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder")
     files = image_files(folder)
@@ -95,7 +95,7 @@ def play(
     right = 0
     for start in range(0, len(segment.files), batch):
         part = slice(start, start + batch)
-        images = list(_open(segment.files[part]))
+        images = [open_image(path) for path in segment.files[part]]
         prediction = runtime.step(images) if learn else runtime.predict(images)
         if show:
             print(line(runtime.events[-1]), flush=True)
@@ -126,10 +126,9 @@ def summary(segments: Sequence[Segment], columns: dict[str, list[float | None]])
     return "\n" + _text.table(("accuracy", "images", *columns), rows, right=range(1, len(columns) + 2))
 
 
-def _open(files: Sequence[Path]) -> Iterator[Image.Image]:
-    for path in files:
-        try:
-            with Image.open(path) as image:
-                yield image.convert("RGB")
-        except (OSError, UnidentifiedImageError) as cause:
-            raise ConfigError(f"{path}: not a readable image ({cause})") from cause
+def open_image(path: Path) -> Image.Image:
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except (OSError, UnidentifiedImageError) as cause:
+        raise ConfigError(f"{path}: not a readable image ({cause})") from cause
