@@ -34,13 +34,22 @@ def test_device_code_imports_nothing_heavy(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", sources("runtime"), ids=str)
-def test_runtime_never_imports_export_or_train(file: Path) -> None:
-    assert not [n for n in imports(file) if n.startswith(("pluto_edge.export", "pluto_edge.train"))]
+def test_runtime_never_imports_its_users_or_export_or_train(file: Path) -> None:
+    others = ("pluto_edge.export", "pluto_edge.train", "pluto_edge.evaluate")
+    assert not [n for n in imports(file) if n.startswith(others)]
+
+
+@pytest.mark.parametrize("file", sources("evaluate"), ids=str)
+def test_evaluate_needs_torch_in_one_file(file: Path) -> None:
+    names = {n for n in imports(file) if not n.startswith("pluto_edge.evaluate")}
+    if file.name != "cotta.py":
+        assert not {n.partition(".")[0] for n in names} & HEAVY
+        assert not [n for n in names if n.startswith(("pluto_edge.export", "pluto_edge.train"))]
 
 
 @pytest.mark.parametrize("file", [*sources("export"), *sources("train")], ids=str)
 def test_export_and_train_never_import_runtime(file: Path) -> None:
-    assert not [n for n in imports(file) if n.startswith("pluto_edge.runtime")]
+    assert not [n for n in imports(file) if n.startswith(("pluto_edge.runtime", "pluto_edge.evaluate"))]
 
 
 def run(code: str) -> str:
@@ -96,6 +105,12 @@ def test_wheel_has_one_import_root(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     roots = {n.partition("/")[0] for n in names if ".dist-info/" not in n}
     assert roots == {"pluto_edge"}
-    for wanted in ("py.typed", "runtime/runtime.py", "export/exporter.py", "export/cuda_kernels.json"):
+    for wanted in (
+        "py.typed",
+        "runtime/runtime.py",
+        "evaluate/cli.py",
+        "export/exporter.py",
+        "export/cuda_kernels.json",
+    ):
         assert f"pluto_edge/{wanted}" in names
     assert len(names) == len(set(names))

@@ -1,0 +1,115 @@
+"""Results to rows of a table: mean and spread over the orders, best and worst module, and who collapsed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pluto_edge.evaluate.evaluation import BLEND, ENSEMBLE, Result
+
+# Collapse: accuracy in the last third of the stream is this much below the first third's, or this share of the
+# last third is predicted as one class that is less than half of it.
+LOST, ONE_CLASS, HALF = 0.15, 0.9, 0.5
+MIN_THIRD = 16  # fewer images say nothing
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row on one target."""
+
+    mean: float
+    spread: float
+    accuracies: tuple[float, ...]  # by seed
+    module: str = ""  # of the best or worst
+    collapsed: tuple[str, ...] = ()  # how, once for every seed that did
+    curve: tuple[float, ...] = ()  # accuracy by batch, mean over the seeds
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    method: str
+    part: str  # best, worst, ensemble, or blend for what has no modules of its own
+    cells: dict[str, Cell]  # by target
+    mean: float
+    spread: float
+    notes: dict[str, float]
+    seconds: float
+
+    @property
+    def label(self) -> str:
+        if self.method == "single":
+            return {"best": "best single, in hindsight", "worst": "worst single", ENSEMBLE: "uniform average"}[
+                self.part
+            ]
+        return self.method if self.part == BLEND else f"{self.method} {self.part}"
+
+
+def rows(results: Sequence[Result]) -> list[Row]:
+    """In the order of the results."""
+    found = []
+    for method in dict.fromkeys(r.method for r in results):
+        mine = [r for r in results if r.method == method]
+        parts = ("best", "worst", ENSEMBLE) if ENSEMBLE in mine[0].predicted else (BLEND,)
+        found += [_row(method, part, mine) for part in parts]
+    return found
+
+
+def _row(method: str, part: str, results: Sequence[Result]) -> Row:
+    by_target: dict[str, list[Result]] = {}
+    for result in results:
+        by_target.setdefault(result.target, []).append(result)
+    cells = {target: _cell(part, group) for target, group in by_target.items()}
+    by_seed = np.array([cell.accuracies for cell in cells.values()]).mean(axis=0)
+    notes: dict[str, float] = {}
+    for result in results:
+        notes |= {k: notes.get(k, 0.0) + v for k, v in result.notes.items()}
+    seconds = sum(r.seconds for r in results)
+    return Row(method, part, cells, float(by_seed.mean()), float(by_seed.std()), notes, seconds)
+
+
+def _cell(part: str, results: Sequence[Result]) -> Cell:
+    name = part
+    if part in ("best", "worst"):  # the module whose mean over the seeds is highest or lowest
+        means = {
+            module: float(np.mean([r.right(module).mean() for r in results]))
+            for module in results[0].predicted
+            if module != ENSEMBLE
+        }
+        name = max(means, key=means.__getitem__) if part == "best" else min(means, key=means.__getitem__)
+    accuracies = [float(r.right(name).mean()) for r in results]
+    return Cell(
+        mean=float(np.mean(accuracies)),
+        spread=float(np.std(accuracies)),
+        accuracies=tuple(accuracies),
+        module=name if name != part else "",
+        collapsed=tuple(how for r in results if (how := collapse(r.predicted[name], r.truth))),
+        curve=tuple(map(float, np.mean([curve(r, name) for r in results], axis=0))),
+    )
+
+
+def curve(result: Result, row: str) -> NDArray[np.float64]:
+    """Accuracy batch by batch."""
+    ends = np.cumsum(result.batches)
+    right = np.concatenate([[0], np.cumsum(result.right(row))])
+    return np.asarray(np.diff(right[np.concatenate([[0], ends])]) / np.array(result.batches))
+
+
+def collapse(predicted: Sequence[int], truth: Sequence[int]) -> str:
+    """How a stream of predictions went down, or nothing."""
+    third = len(truth) // 3
+    if third < MIN_THIRD:
+        return ""
+    labels, wanted = np.array(predicted), np.array(truth)
+    last, last_wanted = labels[-third:], wanted[-third:]
+    dominant = int(np.bincount(last).argmax())
+    share, real = float((last == dominant).mean()), float((last_wanted == dominant).mean())
+    if share > ONE_CLASS and real < HALF:
+        return f"one class is {share:.0%} of the last third, in truth {real:.0%}"
+    first = float((labels[:third] == wanted[:third]).mean())
+    end = float((last == last_wanted).mean())
+    if first - end > LOST:
+        return f"accuracy {first:.2f} in the first third, {end:.2f} in the last"
+    return ""
