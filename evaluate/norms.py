@@ -165,7 +165,8 @@ class Sar(NormAdapter):
     """
 
     def __init__(self, bench: Bench, module: str, config: SarConfig) -> None:
-        super().__init__(bench, module, config.lr, config.momentum)
+        single = 2 if bench.batch == 1 else 1  # the published code doubles the rate for batches of one
+        super().__init__(bench, module, single * config.lr, config.momentum)
         depth = bench.network.bundle.manifest.dims.depth
         self.rows = tuple(range(2 * max(1, round((1 - config.frozen) * depth))))
         self.margin, self.rho, self.recovery = config.e_margin * log(bench.classes), config.rho, config.recovery
