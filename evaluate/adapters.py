@@ -45,6 +45,10 @@ class Adapter(ABC):
     def predict(self, batch: StreamBatch) -> Logits:
         """Predict with what was learned so far; nothing changes."""
 
+    def alone(self, batch: StreamBatch, module: str) -> Logits:
+        """What one module says with what was learned so far: what it still knows of its own domain."""
+        return self.predict(batch)
+
     @property
     def notes(self) -> dict[str, float]:
         """Counts worth a look in the results: resets, samples learned from."""

@@ -9,10 +9,11 @@ from pluto_edge import _text
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, MissingExtraError
 from pluto_edge.evaluate import report
-from pluto_edge.evaluate.evaluation import Progress, Protocol, evaluate
+from pluto_edge.evaluate.evaluation import Progress, evaluate
 from pluto_edge.evaluate.methods import choose, known
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.stream import Target, find_targets
+from pluto_edge.evaluate.results import Protocol
+from pluto_edge.evaluate.stream import find_targets
 from pluto_edge.manifest import Bundle
 from pluto_edge.runtime.session import Engine
 
@@ -48,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source", type=Path, help="root/<module>/<class>/images of the modules' own domains, for EATA"
     )
+    parser.add_argument(
+        "--probe",
+        type=Path,
+        help="root/<module>/<class>/images of the modules' own domains: what they still know after each target",
+    )
     parser.add_argument("--providers", default="auto", help="auto, cpu or cuda (default: auto)")
     parser.add_argument("--threads", type=int, help="for ONNX Runtime (default: one per core)")
     parser.add_argument("--quiet", action="store_true", help="no progress and no table")
@@ -61,9 +67,10 @@ def run(options: argparse.Namespace) -> int:
     manifest = bundle.manifest
     methods = choose(options.method, manifest.adaptation)
     targets = find_targets(options.data, options.target, manifest.classes, options.limit)
-    sources: tuple[Target, ...] = ()
-    if options.source is not None:
-        sources = find_targets(options.source, manifest.names, manifest.classes)
+    sources, probes = (
+        find_targets(root, manifest.names, manifest.classes) if root is not None else ()
+        for root in (options.source, options.probe)
+    )
     int8 = "an int8 bundle runs on the CPU" if manifest.precision == "int8" else ""
     network = RecordedNetwork(bundle, Engine(options.providers, options.threads, cpu_only=int8))
     with _bar(options.quiet) as bar:
@@ -74,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
             protocol,
             options.out,
             sources=sources,
+            probes=probes,
             store=options.store,
             progress=_follow(bar),
         )

@@ -26,6 +26,7 @@ class Method:
         per_module: it adapts one module, is run for each, and reported as best, worst and ensemble.
         cost: passes through the network an image and module, roughly: for the time that is left.
         torch: it runs in torch, and needs the store.
+        uses_sources: it learns something of the modules' own domains first, where their images are given.
     """
 
     name: str
@@ -34,6 +35,12 @@ class Method:
     per_module: bool = True
     cost: float = 0.01
     torch: bool = False
+    uses_sources: bool = False
+
+    @property
+    def probe_cost(self) -> float:
+        """The same for a prediction that learns nothing."""
+        return min(self.cost, 1.0)
 
     def missing(self, bench: Bench) -> str:
         """Why it cannot run here, or nothing."""
@@ -67,7 +74,7 @@ def known(adaptation: AdaptConfig) -> dict[str, Method]:
         Method("single", Single, NoConfig()),
         Method("neo", Neo, NoConfig()),
         Method("tent", norms.Tent, norms.TentConfig(), cost=3),
-        Method("eata", norms.Eata, norms.EataConfig(), cost=3),
+        Method("eata", norms.Eata, norms.EataConfig(), cost=3, uses_sources=True),
         Method("sar", norms.Sar, norms.SarConfig(), cost=5),
         Method("cotta", _cotta, CottaConfig(), cost=40, torch=True),
         Method("zero-shot", ZeroShot, adaptation, per_module=False),

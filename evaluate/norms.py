@@ -91,7 +91,7 @@ class Eata(NormAdapter):
         self.e_margin = config.e_margin * log(bench.classes)
         self.d_margin = config.d_margin if config.d_margin is not None else (0.4 if few else 0.05)
         self.average: Wide | None = None
-        self.learned = 0
+        self.learned, self.held = 0, 0
         self.alpha = config.fisher_alpha
         self.fisher: Affines | None = None
         if module in bench.sources:
@@ -102,19 +102,20 @@ class Eata(NormAdapter):
 
     @property
     def notes(self) -> dict[str, float]:
-        return {"learned from": self.learned, "fisher": float(self.fisher is not None)}
+        return {"learned from": self.learned, "steps held by Fisher": self.held}
 
     def step(self, batch: StreamBatch) -> Logits:
         logits = self.predict(batch)
         chosen, weights = self._choose(softmax(logits))
         self.learned += len(chosen)
         if len(chosen):
-            zero = self.exported.times(0)
-            gradient = zero
+            gradient = self.exported.times(0)
             for index, weight in zip(chosen, weights / len(chosen), strict=True):
                 one = self.network.gradient(batch, np.array([index]), self.module, self.affines)
                 gradient = gradient.plus(one.affines, float(weight))
-            self.descend(gradient.plus(self._pull(), 1.0) if self.fisher is not None else gradient)
+            if self.fisher is not None:
+                gradient, self.held = gradient.plus(self._pull(), 1.0), self.held + 1
+            self.descend(gradient)
         return logits
 
     def _choose(self, probabilities: Wide) -> tuple[Indices, Wide]:

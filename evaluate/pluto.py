@@ -24,6 +24,9 @@ class Pluto(Adapter):
     def predict(self, batch: StreamBatch) -> Logits:
         return self.learner.predict(batch).logits
 
+    def alone(self, batch: StreamBatch, module: str) -> Logits:
+        return self.learner.network.run(batch, self.learner.state.affines, [module]).logits[:, 0]
+
 
 class ZeroShot(Pluto):
     """The selector's blend as it was exported."""

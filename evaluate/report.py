@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pluto_edge._files import write_text
 from pluto_edge._schema import to_text
-from pluto_edge.evaluate.evaluation import ENSEMBLE, Evaluation, Protocol
+from pluto_edge.evaluate.evaluation import Evaluation
+from pluto_edge.evaluate.results import ENSEMBLE, Protocol
 from pluto_edge.evaluate.summary import Cell, Row, rows
 from pluto_edge.evaluate.svg import bars, lines
 from pluto_edge.manifest import Bundle
@@ -70,6 +71,16 @@ def fallen(table: Sequence[Row]) -> list[str]:
     ]
 
 
+def remembered(table: Sequence[Row]) -> list[tuple[str, list[str]]]:
+    """By method: accuracy of the modules on their own domains after each target, and the average; maybe empty."""
+    return [
+        (row.method, [f"{100 * v:.1f}" for v in (*kept, sum(kept) / len(kept))])
+        for row in table
+        if row.part not in ("best", "worst")
+        and (kept := [cell.kept for cell in row.cells.values() if cell.kept is not None])
+    ]
+
+
 def markdown(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple[str, str]]) -> str:
     targets = list(table[0].cells) if table else []
     text = ["# Evaluation", "", *(f"- {name}: {value}" for name, value in facts), ""]
@@ -79,6 +90,11 @@ def markdown(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple
         values = cells(row, targets)
         marks = ["⚠ " if row.cells[t].collapsed else "" for t in targets] + [""]
         text.append(f"| {row.label} | {' | '.join(m + v for m, v in zip(marks, values, strict=True))} |")
+    own = remembered(table)
+    if own:
+        text += ["", "Adapted modules, each alone, on their own domains after each target, %:", ""]
+        text += [f"| method | {' | '.join([*targets, 'average'])} |", "|---|" + "---:|" * (len(targets) + 1)]
+        text += [f"| {name} | {' | '.join(values)} |" for name, values in own]
     down = fallen(table)
     if down:
         text += ["", "Collapsed:", "", *(f"- {line}" for line in down)]
@@ -107,6 +123,7 @@ def html(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple[str
             "that needs no hindsight. Red: collapsed in at least one order.</p><div class=scroll>",
             _table(table, targets),
             "</div>",
+            _remembered(table, targets),
             f"<h2>Collapsed</h2><ul>{down}</ul>" if down else "",
             f"<h2>Not run</h2><ul>{not_run}</ul>" if not_run else "",
             "<h2>Average over the targets</h2>",
@@ -138,6 +155,18 @@ def _table(table: Sequence[Row], targets: Sequence[str]) -> str:
         mine = " class=mine" if row.part not in ("best", "worst", ENSEMBLE) else ""
         body.append(f"<tr{mine}><td>{escape(row.label)}</td>{''.join(parts)}</tr>")
     return f"<table><tr><th>method</th>{head}</tr>{''.join(body)}</table>"
+
+
+def _remembered(table: Sequence[Row], targets: Sequence[str]) -> str:
+    own = remembered(table)
+    if not own:
+        return ""
+    head = "".join(f"<th>{escape(t)}</th>" for t in [*targets, "average"])
+    body = "".join(
+        f"<tr><td>{escape(name)}</td>{''.join(f'<td>{v}</td>' for v in values)}</tr>" for name, values in own
+    )
+    title = "<h2>What the adapted modules still know</h2><p>Each alone, on its own domain, after each target.</p>"
+    return f"{title}<div class=scroll><table><tr><th>method</th>{head}</tr>{body}</table></div>"
 
 
 def _notes(table: Sequence[Row]) -> str:

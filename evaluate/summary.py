@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pluto_edge.evaluate.evaluation import BLEND, ENSEMBLE, Result
+from pluto_edge.evaluate.results import BLEND, ENSEMBLE, Result
 
 # Collapse: accuracy in the last third of the stream is this much below the first third's, or this share of the
 # last third is predicted as one class that is less than half of it.
@@ -24,6 +24,7 @@ class Cell:
     module: str = ""  # of the best or worst
     collapsed: tuple[str, ...] = ()  # how, once for every seed that did
     curve: tuple[float, ...] = ()  # accuracy by batch, mean over the seeds
+    kept: float | None = None  # accuracy of the modules, as they are after this target, on their own domains
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ def _cell(part: str, results: Sequence[Result]) -> Cell:
         module=name if name != part else "",
         collapsed=tuple(how for r in results if (how := collapse(r.predicted[name], r.truth))),
         curve=tuple(map(float, np.mean([curve(r, name) for r in results], axis=0))),
+        kept=float(np.mean([v for r in results for v in r.kept.values()])) if results[0].kept else None,
     )
 
 

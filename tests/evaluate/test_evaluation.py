@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,17 @@ import pytest
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate import evaluation as tool
-from pluto_edge.evaluate.adapters import Adapter
-from pluto_edge.evaluate.evaluation import ENSEMBLE, Evaluation, Protocol, Result, evaluate
+from pluto_edge.evaluate.adapters import Adapter, Bench
+from pluto_edge.evaluate.evaluation import Evaluation, evaluate
 from pluto_edge.evaluate.methods import choose
 from pluto_edge.evaluate.norms import Tent
+from pluto_edge.evaluate.pluto import Pluto
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.stream import StreamBatch, arrange, find_targets
+from pluto_edge.evaluate.results import ENSEMBLE, Protocol, Result
+from pluto_edge.evaluate.stream import Stream, StreamBatch, arrange, find_targets
 
 ONLINE = Protocol(16, 2)
+CLASSES = tuple(f"class-{i}" for i in range(7))
 NAMES = ("single", "tent:lr=0.05", "zero-shot", "pluto")
 
 
@@ -74,7 +78,7 @@ def test_the_ensemble_averages_logits(
 
 def test_a_second_run_computes_nothing(run: Callable[..., Evaluation], monkeypatch: pytest.MonkeyPatch) -> None:
     first = run()
-    monkeypatch.setattr(tool, "_run", lambda *_: pytest.fail("it was computed again"))
+    monkeypatch.setattr(tool, "_Run", lambda *_: pytest.fail("it was computed again"))
     monkeypatch.setattr(tool, "prepare", lambda *_: pytest.fail("images were read again"))
     assert by_key(run()) == by_key(first)
 
@@ -183,12 +187,14 @@ def test_shots_set_the_rate(run: Callable[..., Evaluation], monkeypatch: pytest.
 
 
 def test_fisher_sources(run: Callable[..., Evaluation], folders: Path) -> None:
-    (source,) = find_targets(folders, ["source"], tuple(f"class-{i}" for i in range(7)), limit=4)
+    (source,) = find_targets(folders, ["source"], CLASSES, limit=4)
     named = [type(source)(f"domain-{i}", source.files, source.labels, source.digest) for i in range(3)]
-    (with_source,) = run(Protocol(16, 1), ("eata",), ("other",), sources=named).results
-    (without,) = run(Protocol(16, 1), ("eata",), ("other",)).results
+    name = "eata:e_margin=1,d_margin=1"
+    (with_source,) = run(Protocol(16, 1), (name,), ("other",), sources=named).results
+    (without,) = run(Protocol(16, 1), (name,), ("other",)).results
     assert with_source.key != without.key
-    assert (with_source.notes["fisher"], without.notes["fisher"]) == (3, 0)
+    counts = [r.notes["steps held by Fisher"] for r in (with_source, without)]
+    assert counts == [3 * 2, 0], "three modules, two batches"
 
 
 def test_cotta_without_a_store_is_skipped(run: Callable[..., Evaluation]) -> None:
@@ -221,3 +227,41 @@ def test_a_damaged_result_is_named(run: Callable[..., Evaluation], tmp_path: Pat
     file.write_text(json.dumps({"schema_version": 1}))
     with pytest.raises(ConfigError, match="key 'key' is missing"):
         run(names=("single",))
+
+
+def test_what_modules_still_know(run: Callable[..., Evaluation], folders: Path, tmp_path: Path) -> None:
+    """After every target each adapted module, alone, on its own domain; those that learn nothing keep all."""
+    (probe,) = find_targets(folders, ["source"], CLASSES)
+    probes = [replace(probe, name=f"domain-{i}") for i in (0, 2)]
+    protocol = Protocol(16, 1, continual=True)
+    found = run(protocol, ("single", "tent:lr=1", "pluto:selector=false,top_m=1", "zero-shot"), probes=probes)
+    exported = only(found, "single", "noise").kept
+    assert set(exported) == {"domain-0", "domain-2"}
+    for target in ("noise", "other"):
+        assert only(found, "zero-shot", target).kept == only(found, "single", target).kept == exported
+    assert only(found, "tent:lr=1", "other").kept != exported, "such a rate forgets"
+    assert {r.key for r in found.results}.isdisjoint(r.key for r in run(protocol, ("single", "zero-shot")).results)
+    with pytest.raises(ConfigError, match="no module has that name"):
+        run(protocol, ("single",), probes=[probe])
+
+
+def test_what_plutos_modules_know_alone(
+    make_network: Callable[..., RecordedNetwork], make_stream: Callable[..., Stream]
+) -> None:
+    network = make_network("adapter")
+    stream = make_stream(network, "noise")
+    adapter = Pluto(Bench(network, 16), "", AdaptConfig(ln_lr=0.1, filter=False, guard=False))
+    first, second = list(stream.batches(np.arange(32), 16))
+    adapter.step(first)
+    (name,) = adapter.learner.state.affines
+    for module in network.modules:
+        learned = network.logits(second, module, adapter.learner.state.affines.get(module))
+        assert np.array_equal(adapter.alone(second, module), learned)
+    assert not np.array_equal(adapter.alone(second, name), network.logits(second, name, None))
+
+
+def test_notes_are_by_target(run: Callable[..., Evaluation]) -> None:
+    """In a continual run each result counts its own target only."""
+    found = run(Protocol(16, 1, continual=True), ("sar:recovery=5,e_margin=1",))
+    resets = [only(found, "sar:recovery=5,e_margin=1", t).notes["resets"] for t in ("noise", "other")]
+    assert resets == [3 * 4, 3 * 2], "three modules, every batch"

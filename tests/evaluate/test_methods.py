@@ -95,7 +95,7 @@ def test_eta(bench: Bench, stream: Stream, store: Store, share: float) -> None:
     adapter = norms.Eata(bench, NAME, config)
     follow(adapter, reference, stream)
     assert any(0 < kept < reliable for reliable, kept in reference.counts), "the second filter did nothing"
-    assert adapter.notes == {"learned from": sum(kept for _, kept in reference.counts), "fisher": 0}
+    assert adapter.notes == {"learned from": sum(kept for _, kept in reference.counts), "steps held by Fisher": 0}
 
 
 def test_eata_with_fisher(bench: Bench, stream: Stream, store: Store, make_stream: Callable[..., Stream]) -> None:

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pluto_edge.cli import main
-from pluto_edge.evaluate.evaluation import ENSEMBLE, Evaluation, Protocol, Result
+from pluto_edge.evaluate.evaluation import Evaluation
 from pluto_edge.evaluate.report import html, markdown
+from pluto_edge.evaluate.results import ENSEMBLE, Protocol, Result
 from pluto_edge.evaluate.summary import collapse, curve, rows
 from pluto_edge.evaluate.svg import bars, lines
 from pluto_edge.store import Store
@@ -23,7 +24,7 @@ from pluto_edge.store import Store
 def result(method: str, target: str, seed: int, **predicted: list[int]) -> Result:
     truth = (0, 1, 0, 1)
     found = {k: tuple(v) for k, v in predicted.items()}
-    return Result("k", method, {}, target, seed, Protocol(3, 2), (3, 1), truth, found, {"resets": 1})
+    return Result("k", method, {}, target, seed, Protocol(3, 2), (3, 1), truth, found, {"a": 0.5}, {"resets": 1})
 
 
 def test_best_worst_and_ensemble() -> None:
