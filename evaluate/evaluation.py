@@ -142,7 +142,7 @@ class _Run:
                 for name in (row,) if method.per_module else modules:
                     if name in self.probes:
                         played.kept[name] = self._remembers(adapter, name)
-        return [self._result(index, played) for index, played in enumerate(found)]
+        return [self._result(index, stream, found[index]) for index, stream in enumerate(streams)]
 
     def _follow(self, adapter: Adapter, stream: Stream, order: Indices) -> Logits:
         """Logits of the stream in its order; in a few-shot run, of what comes after the shots."""
@@ -167,7 +167,8 @@ class _Run:
             self.meter.advance(self.job.method.probe_cost * len(batch))
         return right / len(truth)
 
-    def _result(self, index: int, played: _Played) -> Result:
+    def _result(self, index: int, stream: Stream, played: _Played) -> Result:
+        assert stream.recording is not None
         job, size = self.job, self.protocol.batch
         target, order = job.targets[index], played.order[self.protocol.shots or 0 :]
         predicted = {row: _labels(values) for row, values in played.logits.items()}
@@ -183,6 +184,7 @@ class _Run:
             batches=tuple(min(size, len(order) - start) for start in range(0, len(order), size)),
             truth=tuple(target.labels[i] for i in order),
             predicted=predicted,
+            unadapted=_labels(stream.recording.logits[order].mean(axis=1)),
             kept=played.kept,
             notes=played.notes,
             seconds=sum(played.seconds),

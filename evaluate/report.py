@@ -45,7 +45,7 @@ def describe(evaluation: Evaluation, protocol: Protocol, bundle: Bundle) -> list
         ("bundle", f"{manifest.architecture}, {manifest.precision}, {bundle.hash[:16]}"),
         ("modules", f"{len(manifest.names)} {manifest.dims.kind}: {', '.join(manifest.names)}"),
         ("images", ", ".join(f"{t} {n}" for t, n in counts.items())),
-        ("protocol", f"{how}; batches of {protocol.batch}; {protocol.seeds} orders, {protocol.order}"),
+        ("protocol", f"{how}; batches of {protocol.batch}; {protocol.seeds} order(s), {protocol.order}"),
     ]
     if own:
         facts.append(("not left out", f"{', '.join(own)}: there is a module of that name"))
@@ -126,7 +126,7 @@ def html(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple[str
             _remembered(table, targets),
             f"<h2>Collapsed</h2><ul>{down}</ul>" if down else "",
             f"<h2>Not run</h2><ul>{not_run}</ul>" if not_run else "",
-            "<h2>Average over the targets</h2>",
+            "<h2>Average over the targets</h2><p>Pale: the best module, known in hindsight only.</p>",
             bars([(row.label, row.mean, row.spread, row.part != "best") for row in shown]),
             *plots,
             "<h2>What the runs noted</h2><div class=scroll>",

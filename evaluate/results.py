@@ -60,7 +60,8 @@ class Result:
     """One method on one target in one order: what was predicted, image after image.
 
     `predicted` has a row for every module and their ensemble, or the one row `blend`. `kept` is the accuracy of
-    each module, as it is after this target, on its own domain.
+    each module, as it is after this target, on its own domain; `unadapted` is what the uniform average of the
+    exported modules says: what happens to it is the stream's doing.
     """
 
     key: str
@@ -72,6 +73,7 @@ class Result:
     batches: tuple[int, ...]
     truth: tuple[int, ...]
     predicted: dict[str, tuple[int, ...]]
+    unadapted: tuple[int, ...]
     kept: dict[str, float] = field(default_factory=dict)
     notes: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0

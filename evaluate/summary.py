@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from pluto_edge.evaluate.results import BLEND, ENSEMBLE, Result
 
-# Collapse: accuracy in the last third of the stream is this much below the first third's, or this share of the
-# last third is predicted as one class that is less than half of it.
-LOST, ONE_CLASS, HALF = 0.15, 0.9, 0.5
+# Collapse: from the first third of the stream to the last, accuracy falls this much more than that of the exported
+# modules' average, and by more than chance; or this share of the last third is predicted as one class that is less
+# than half of it.
+LOST, CHANCE, ONE_CLASS, HALF = 0.15, 3.0, 0.9, 0.5
 MIN_THIRD = 16  # fewer images say nothing
 
 
@@ -86,7 +87,7 @@ def _cell(part: str, results: Sequence[Result]) -> Cell:
         spread=float(np.std(accuracies)),
         accuracies=tuple(accuracies),
         module=name if name != part else "",
-        collapsed=tuple(how for r in results if (how := collapse(r.predicted[name], r.truth))),
+        collapsed=tuple(how for r in results if (how := collapse(r.predicted[name], r.truth, r.unadapted))),
         curve=tuple(map(float, np.mean([curve(r, name) for r in results], axis=0))),
         kept=float(np.mean([v for r in results for v in r.kept.values()])) if results[0].kept else None,
     )
@@ -99,19 +100,21 @@ def curve(result: Result, row: str) -> NDArray[np.float64]:
     return np.asarray(np.diff(right[np.concatenate([[0], ends])]) / np.array(result.batches))
 
 
-def collapse(predicted: Sequence[int], truth: Sequence[int]) -> str:
+def collapse(predicted: Sequence[int], truth: Sequence[int], unadapted: Sequence[int]) -> str:
     """How a stream of predictions went down, or nothing."""
     third = len(truth) // 3
     if third < MIN_THIRD:
         return ""
     labels, wanted = np.array(predicted), np.array(truth)
-    last, last_wanted = labels[-third:], wanted[-third:]
+    last = labels[-third:]
     dominant = int(np.bincount(last).argmax())
-    share, real = float((last == dominant).mean()), float((last_wanted == dominant).mean())
+    share, real = float((last == dominant).mean()), float((wanted[-third:] == dominant).mean())
     if share > ONE_CLASS and real < HALF:
         return f"one class is {share:.0%} of the last third, in truth {real:.0%}"
-    first = float((labels[:third] == wanted[:third]).mean())
-    end = float((last == last_wanted).mean())
-    if first - end > LOST:
-        return f"accuracy {first:.2f} in the first third, {end:.2f} in the last"
+    right = labels == wanted
+    ahead = right.astype(float) - (np.array(unadapted) == wanted)
+    lost = ahead[:third].mean() - ahead[-third:].mean()
+    error = np.sqrt((ahead[:third].var() + ahead[-third:].var()) / third)
+    if lost > LOST and lost > CHANCE * error:
+        return f"accuracy {right[:third].mean():.2f} in the first third, {right[-third:].mean():.2f} in the last"
     return ""
