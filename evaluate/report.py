@@ -12,6 +12,8 @@ from pluto_edge.evaluate.summary import Cell, Row, rows
 from pluto_edge.evaluate.svg import bars, lines
 from pluto_edge.manifest import Bundle
 
+SINGLES = "Every module as exported"
+REMEMBERED = "Adapted modules, each alone, on their own domains after each target"
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:2em auto;padding:0 1em;color:#1c2330}
 h1{font-size:1.5em} h2{font-size:1.15em;margin-top:2em}
@@ -71,14 +73,25 @@ def fallen(table: Sequence[Row]) -> list[str]:
     ]
 
 
+def singles(table: Sequence[Row]) -> list[tuple[str, list[str]]]:
+    """Every module without adaptation: accuracy on each target, and the average; empty if `single` was not run."""
+    row = next((r for r in table if r.method == "single" and r.part == ENSEMBLE), None)
+    found = list(row.cells.values()) if row else []
+    return [(name, _line([cell.modules[name] for cell in found])) for name in (found[0].modules if found else ())]
+
+
 def remembered(table: Sequence[Row]) -> list[tuple[str, list[str]]]:
     """By method: accuracy of the modules on their own domains after each target, and the average; maybe empty."""
     return [
-        (row.method, [f"{100 * v:.1f}" for v in (*kept, sum(kept) / len(kept))])
+        (row.method, _line(kept))
         for row in table
         if row.part not in ("best", "worst")
         and (kept := [cell.kept for cell in row.cells.values() if cell.kept is not None])
     ]
+
+
+def _line(values: Sequence[float]) -> list[str]:
+    return [f"{100 * v:.1f}" for v in (*values, sum(values) / len(values))]
 
 
 def markdown(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple[str, str]]) -> str:
@@ -90,11 +103,10 @@ def markdown(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple
         values = cells(row, targets)
         marks = ["⚠ " if row.cells[t].collapsed else "" for t in targets] + [""]
         text.append(f"| {row.label} | {' | '.join(m + v for m, v in zip(marks, values, strict=True))} |")
-    own = remembered(table)
-    if own:
-        text += ["", "Adapted modules, each alone, on their own domains after each target, %:", ""]
-        text += [f"| method | {' | '.join([*targets, 'average'])} |", "|---|" + "---:|" * (len(targets) + 1)]
-        text += [f"| {name} | {' | '.join(values)} |" for name, values in own]
+    for title, found in (SINGLES, singles(table)), (REMEMBERED, remembered(table)):
+        if found:
+            text += ["", f"{title}, %:", "", f"| | {' | '.join([*targets, 'average'])} |"]
+            text += ["|---|" + "---:|" * (len(targets) + 1), *(f"| {n} | {' | '.join(v)} |" for n, v in found)]
     down = fallen(table)
     if down:
         text += ["", "Collapsed:", "", *(f"- {line}" for line in down)]
@@ -123,7 +135,8 @@ def html(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple[str
             "that needs no hindsight. Red: collapsed in at least one order.</p><div class=scroll>",
             _table(table, targets),
             "</div>",
-            _remembered(table, targets),
+            _plain(SINGLES, singles(table), targets),
+            _plain(REMEMBERED, remembered(table), targets),
             f"<h2>Collapsed</h2><ul>{down}</ul>" if down else "",
             f"<h2>Not run</h2><ul>{not_run}</ul>" if not_run else "",
             "<h2>Average over the targets</h2><p>Pale: the best module, known in hindsight only.</p>",
@@ -157,16 +170,12 @@ def _table(table: Sequence[Row], targets: Sequence[str]) -> str:
     return f"<table><tr><th>method</th>{head}</tr>{''.join(body)}</table>"
 
 
-def _remembered(table: Sequence[Row], targets: Sequence[str]) -> str:
-    own = remembered(table)
-    if not own:
+def _plain(title: str, values: Sequence[tuple[str, list[str]]], targets: Sequence[str]) -> str:
+    if not values:
         return ""
     head = "".join(f"<th>{escape(t)}</th>" for t in [*targets, "average"])
-    body = "".join(
-        f"<tr><td>{escape(name)}</td>{''.join(f'<td>{v}</td>' for v in values)}</tr>" for name, values in own
-    )
-    title = "<h2>What the adapted modules still know</h2><p>Each alone, on its own domain, after each target.</p>"
-    return f"{title}<div class=scroll><table><tr><th>method</th>{head}</tr>{body}</table></div>"
+    body = "".join(f"<tr><td>{escape(n)}</td>{''.join(f'<td>{c}</td>' for c in cells)}</tr>" for n, cells in values)
+    return f"<h2>{title}, %</h2><div class=scroll><table><tr><th></th>{head}</tr>{body}</table></div>"
 
 
 def _notes(table: Sequence[Row]) -> str:

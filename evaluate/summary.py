@@ -1,7 +1,7 @@
 """Results to rows of a table: mean and spread over the orders, best and worst module, and who collapsed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ class Cell:
     spread: float
     accuracies: tuple[float, ...]  # by seed
     module: str = ""  # of the best or worst
+    modules: dict[str, float] = field(default_factory=dict)  # of an ensemble: each member, mean over the seeds
     collapsed: tuple[str, ...] = ()  # how, once for every seed that did
     curve: tuple[float, ...] = ()  # accuracy by batch, mean over the seeds
     kept: float | None = None  # accuracy of the modules, as they are after this target, on their own domains
@@ -73,13 +74,10 @@ def _row(method: str, part: str, results: Sequence[Result]) -> Row:
 
 
 def _cell(part: str, results: Sequence[Result]) -> Cell:
+    members = [module for module in results[0].predicted if module not in (ENSEMBLE, BLEND)]
+    means = {module: float(np.mean([r.right(module).mean() for r in results])) for module in members}
     name = part
-    if part in ("best", "worst"):  # the module whose mean over the seeds is highest or lowest
-        means = {
-            module: float(np.mean([r.right(module).mean() for r in results]))
-            for module in results[0].predicted
-            if module != ENSEMBLE
-        }
+    if part in ("best", "worst"):
         name = max(means, key=means.__getitem__) if part == "best" else min(means, key=means.__getitem__)
     accuracies = [float(r.right(name).mean()) for r in results]
     return Cell(
@@ -87,6 +85,7 @@ def _cell(part: str, results: Sequence[Result]) -> Cell:
         spread=float(np.std(accuracies)),
         accuracies=tuple(accuracies),
         module=name if name != part else "",
+        modules=means if part == ENSEMBLE else {},
         collapsed=tuple(how for r in results if (how := collapse(r.predicted[name], r.truth, r.unadapted))),
         curve=tuple(map(float, np.mean([curve(r, name) for r in results], axis=0))),
         kept=float(np.mean([v for r in results for v in r.kept.values()])) if results[0].kept else None,

@@ -71,6 +71,19 @@ print(*{{m.partition('.')[0] for m in sys.modules}})
     assert not set(run(code).split()) & HEAVY
 
 
+def test_a_comparison_loads_no_torch(make_bundle, folders: Path, tmp_path: Path) -> None:
+    arguments = ["eval", "--bundle", str(make_bundle()), "--data", str(folders), "--target", "other", "--quiet"]
+    arguments += ["--seeds", "1", "--out", str(tmp_path)]
+    code = f"""
+import sys
+from pluto_edge.cli import main
+assert main({arguments!r}) == 0
+print(*{{m.partition('.')[0] for m in sys.modules}})
+"""
+    assert not set(run(code).split()) & (HEAVY | {"tqdm", "matplotlib"})
+    assert "cotta" in (tmp_path / "results.md").read_text()
+
+
 def test_all_is_what_is_visible() -> None:
     assert sorted(pluto_edge.__all__) == dir(pluto_edge)
     for name in pluto_edge.__all__:

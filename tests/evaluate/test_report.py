@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pluto_edge.cli import main
 from pluto_edge.evaluate.evaluation import Evaluation
-from pluto_edge.evaluate.report import html, markdown
+from pluto_edge.evaluate.report import html, markdown, remembered, singles
 from pluto_edge.evaluate.results import ENSEMBLE, Protocol, Result
 from pluto_edge.evaluate.summary import collapse, curve, rows
 from pluto_edge.evaluate.svg import bars, lines
@@ -57,7 +57,9 @@ def test_best_worst_and_ensemble() -> None:
 
 
 def test_single_has_names_of_its_own() -> None:
-    found = rows([result("single", "x", 0, a=[0] * 4, b=[1] * 4, ensemble=[0] * 4)])
+    found = rows([result("single", "x", 0, a=[0] * 4, b=[0, 1, 0, 0], ensemble=[0] * 4)])
+    assert singles(found) == [("a", ["50.0", "50.0"]), ("b", ["75.0", "75.0"])]
+    assert remembered(found) == [("single", ["50.0", "50.0"])]
     assert [r.label for r in found] == ["best single, in hindsight", "worst single", "uniform average"]
 
 
