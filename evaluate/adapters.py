@@ -70,6 +70,7 @@ class CottaConfig:
     restore: float = 0.01
     confidence: float = 0.92  # mean confidence of the exported module below which views are averaged
     views: int = 32
+    mirror: bool = True  # half of the views; digits and letters do not survive it
 
 
 class Single(Adapter):

@@ -59,7 +59,7 @@ class Cotta(Adapter):
             weight.requires_grad_()
         self.optimizer = torch.optim.SGD(list(trained.values()), config.lr, config.momentum)
         self.dice = torch.Generator().manual_seed(bench.seed)
-        self.checked, self.averaged, self.steps = False, 0, 0
+        self.checked, self.averaged = False, 0
 
     @property
     def notes(self) -> dict[str, float]:
@@ -106,7 +106,7 @@ class Cotta(Adapter):
         """Colours, a small rotation, shift and scale, blur, mirror and noise: one draw for the whole batch."""
         prepared = self.bench.network.bundle.manifest.preprocessing
         mean, std = (torch.tensor(v)[:, None, None] for v in (prepared.mean, prepared.std))
-        return (augment(pixels * std + mean, self.dice) - mean) / std
+        return (augment(pixels * std + mean, self.dice, self.config.mirror) - mean) / std
 
     def _check(self, pixels: Tensor, exported: Logits) -> None:
         error = relative_error(_all(self.anchor, pixels).numpy(), exported)
@@ -133,7 +133,7 @@ def _all(model: Model, pixels: Tensor) -> Tensor:
     return torch.cat([model(pixels[i : i + MICRO_BATCH]) for i in range(0, len(pixels), MICRO_BATCH)])
 
 
-def augment(images: Tensor, dice: torch.Generator) -> Tensor:
+def augment(images: Tensor, dice: torch.Generator, mirror: bool = True) -> Tensor:
     """[B,3,H,W] in 0 to 1, changed as in the published code's `get_tta_transforms`."""
 
     def draw(low: float, high: float) -> float:
@@ -166,6 +166,6 @@ def augment(images: Tensor, dice: torch.Generator) -> Tensor:
     sigma = draw(0.001, 0.5)
     images = T.gaussian_blur(images, kernel_size=[5, 5], sigma=[sigma, sigma])
     images = T.center_crop(images, [height, width])
-    if draw(0, 1) < 0.5:
+    if mirror and draw(0, 1) < 0.5:
         images = images.flip(-1)
     return (images + 0.005 * torch.randn(images.shape, generator=dice)).clamp(0, 1)

@@ -70,23 +70,23 @@ def evaluate(
     (out / FOLDER).mkdir(parents=True, exist_ok=True)
     groups = [tuple(targets)] if protocol.continual else [(t,) for t in targets]
 
-    def job(method: Method, seed: int, group: tuple[Target, ...]) -> Job:
+    def plan(method: Method, seed: int, group: tuple[Target, ...]) -> Job:
         ends = range(1, len(group) + 1)
         bundle = network.bundle.hash
         keys = [key_of(bundle, method, seed, group[:end], protocol, sources, probes) for end in ends]
         return Job(method, seed, group, tuple(keys))
 
     able = [m for m in methods if m.name not in skipped]
-    jobs = [job(method, seed, group) for group in groups for seed in range(protocol.seeds) for method in able]
+    jobs = [plan(method, seed, group) for group in groups for seed in range(protocol.seeds) for method in able]
     pending = [job for job in jobs if not all(file_of(out, key).exists() for key in job.keys)]
     if any(job.method.uses_sources for job in pending) and sources:
         bench = replace(bench, sources=_streams(network, sources, out, _Meter(network, [], progress)))
     meter = _Meter(network, pending, progress, probes)
     streams = _streams(network, [t for job in pending for t in job.targets], out, meter)
     tested = _streams(network, probes if pending else (), out, meter)
-    for job_ in pending:
-        run = _Run(replace(bench, seed=job_.seed), job_, protocol, tested, meter)
-        for result in run.play([streams[t.name] for t in job_.targets]):
+    for job in pending:
+        run = _Run(replace(bench, seed=job.seed), job, protocol, tested, meter)
+        for result in run.play([streams[t.name] for t in job.targets]):
             save(out, result)
     return Evaluation(tuple(load(file_of(out, key)) for job in jobs for key in job.keys), skipped)
 

@@ -90,6 +90,11 @@ def test_neutral_draws_leave_an_image_alone(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor([0.5]))
     out = augment(images, torch.Generator().manual_seed(0))
     assert float((out - images).abs().max()) < 0.03  # the noise, and next to no blur
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor([0.499999]))
+    out = augment(images, torch.Generator().manual_seed(0))
+    assert float((out.flip(-1) - images).abs().max()) < 0.03
+    out = augment(images, torch.Generator().manual_seed(0), mirror=False)
+    assert float((out - images).abs().max()) < 0.03
 
 
 @pytest.mark.parametrize("seed", range(8))
