@@ -14,6 +14,7 @@ COMMANDS = {
     "export": ("pluto_edge.export.cli", "compile a module store into a bundle of ONNX graphs"),
     "run": ("pluto_edge.runtime.run", "feed folders of images to a bundle and adapt on the way"),
     "replay": ("pluto_edge.runtime.replay", "make a picture and a report of a recorded stream"),
+    "eval": ("pluto_edge.evaluate.cli", "compare adaptation methods on a bundle and labelled folders"),
     "corrupt": ("pluto_edge.train.corrupt_cli", "write or preview the 15 common corruptions of images"),
     "info": ("pluto_edge.info", "describe a store or a bundle"),
     "doctor": (

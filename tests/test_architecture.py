@@ -34,13 +34,22 @@ def test_device_code_imports_nothing_heavy(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", sources("runtime"), ids=str)
-def test_runtime_never_imports_export_or_train(file: Path) -> None:
-    assert not [n for n in imports(file) if n.startswith(("pluto_edge.export", "pluto_edge.train"))]
+def test_runtime_never_imports_its_users_or_export_or_train(file: Path) -> None:
+    others = ("pluto_edge.export", "pluto_edge.train", "pluto_edge.evaluate")
+    assert not [n for n in imports(file) if n.startswith(others)]
+
+
+@pytest.mark.parametrize("file", sources("evaluate"), ids=str)
+def test_evaluate_needs_torch_in_one_file(file: Path) -> None:
+    names = {n for n in imports(file) if not n.startswith("pluto_edge.evaluate")}
+    if file.name != "cotta.py":
+        assert not {n.partition(".")[0] for n in names} & HEAVY
+        assert not [n for n in names if n.startswith(("pluto_edge.export", "pluto_edge.train"))]
 
 
 @pytest.mark.parametrize("file", [*sources("export"), *sources("train")], ids=str)
 def test_export_and_train_never_import_runtime(file: Path) -> None:
-    assert not [n for n in imports(file) if n.startswith("pluto_edge.runtime")]
+    assert not [n for n in imports(file) if n.startswith(("pluto_edge.runtime", "pluto_edge.evaluate"))]
 
 
 def run(code: str) -> str:
@@ -60,6 +69,19 @@ print(Runtime({str(make_bundle())!r}).predict(np.zeros((30, 30, 3), np.uint8)).l
 print(*{{m.partition('.')[0] for m in sys.modules}})
 """
     assert not set(run(code).split()) & HEAVY
+
+
+def test_a_comparison_loads_no_torch(make_bundle, folders: Path, tmp_path: Path) -> None:
+    arguments = ["eval", "--bundle", str(make_bundle()), "--data", str(folders), "--target", "other", "--quiet"]
+    arguments += ["--seeds", "1", "--out", str(tmp_path)]
+    code = f"""
+import sys
+from pluto_edge.cli import main
+assert main({arguments!r}) == 0
+print(*{{m.partition('.')[0] for m in sys.modules}})
+"""
+    assert not set(run(code).split()) & (HEAVY | {"tqdm", "matplotlib"})
+    assert "cotta" in (tmp_path / "results.md").read_text()
 
 
 def test_all_is_what_is_visible() -> None:
@@ -99,9 +121,10 @@ def test_wheel_has_one_import_root(tmp_path: Path) -> None:
     for wanted in (
         "py.typed",
         "runtime/runtime.py",
+        "runtime/view.html",
+        "evaluate/cli.py",
         "export/exporter.py",
         "export/cuda_kernels.json",
-        "runtime/view.html",
     ):
         assert f"pluto_edge/{wanted}" in names
     assert len(names) == len(set(names))

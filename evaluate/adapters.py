@@ -1,0 +1,108 @@
+"""What every compared method is: something that predicts a batch and, in a step, learns from it.
+
+Here are those that leave the network alone: modules as they are, and NEO. `norms.py` has Tent, EATA and SAR,
+`cotta.py` CoTTA, `pluto.py` PLUTO.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pluto_edge.evaluate.recorded import RecordedNetwork
+from pluto_edge.evaluate.stream import Stream, StreamBatch
+from pluto_edge.runtime.state import Affines
+
+Logits = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What an adapter may use. `batch` is how many images it learns from at a time, `seed` is for its own dice."""
+
+    network: RecordedNetwork
+    batch: int
+    seed: int = 0
+    sources: dict[str, Stream] = field(default_factory=dict)  # by module: images of its own domain
+    store: Path | None = None
+    memory: dict[object, Affines] = field(default_factory=dict)  # what the runs of one evaluation share
+
+    @property
+    def classes(self) -> int:
+        return self.network.bundle.manifest.dims.classes
+
+
+class Adapter(ABC):
+    """One run of a method, with the state that it has learned. Made anew for every run."""
+
+    @abstractmethod
+    def step(self, batch: StreamBatch) -> Logits:
+        """Predict a batch [B,K] and learn from it."""
+
+    @abstractmethod
+    def predict(self, batch: StreamBatch) -> Logits:
+        """Predict with what was learned so far; nothing changes."""
+
+    def alone(self, batch: StreamBatch, module: str) -> Logits:
+        """What one module says with what was learned so far: what it still knows of its own domain."""
+        return self.predict(batch)
+
+    @property
+    def notes(self) -> dict[str, float]:
+        """Counts worth a look in the results: resets, samples learned from."""
+        return {}
+
+
+@dataclass(frozen=True)
+class NoConfig:
+    """A method with nothing to set."""
+
+
+@dataclass(frozen=True)
+class CottaConfig:
+    """Here, so that knowing it needs no torch."""
+
+    lr: float = 0.005
+    momentum: float = 0.9
+    teacher: float = 0.999
+    restore: float = 0.01
+    confidence: float = 0.92  # mean confidence of the exported module below which views are averaged
+    views: int = 32
+    mirror: bool = True  # half of the views; digits and letters do not survive it
+
+
+class Single(Adapter):
+    """A module as it was exported."""
+
+    def __init__(self, bench: Bench, module: str, config: NoConfig) -> None:
+        self.network, self.module = bench.network, module
+
+    def step(self, batch: StreamBatch) -> Logits:
+        return self.predict(batch)
+
+    def predict(self, batch: StreamBatch) -> Logits:
+        return self.network.logits(batch, self.module, None)
+
+
+class Neo(Adapter):
+    """NEO: the head sees features from which the mean of all features so far, this batch's too, is taken.
+
+    The head is linear: W (z - c) + b = l - W c, and W c is the mean of l - b. So the logits are all it needs.
+    """
+
+    def __init__(self, bench: Bench, module: str, config: NoConfig) -> None:
+        self.network, self.module = bench.network, module
+        self.bias = bench.network.modules[module].tensors["head_bias"].numpy().astype(np.float64)
+        self.count, self.centre = 0, np.zeros_like(self.bias)
+
+    def step(self, batch: StreamBatch) -> Logits:
+        logits = self.network.logits(batch, self.module, None)
+        self.count += len(batch)
+        share = len(batch) / self.count
+        self.centre = (1 - share) * self.centre + share * (logits - self.bias).mean(axis=0)
+        return np.asarray(logits - self.centre)
+
+    def predict(self, batch: StreamBatch) -> Logits:
+        return np.asarray(self.network.logits(batch, self.module, None) - self.centre)

@@ -1,0 +1,120 @@
+"""`pluto eval`: methods compared on a bundle and labelled folders."""
+
+import argparse
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from pluto_edge import _text
+from pluto_edge.config import AdaptConfig
+from pluto_edge.errors import ConfigError, MissingExtraError
+from pluto_edge.evaluate import report
+from pluto_edge.evaluate.evaluation import Progress, evaluate
+from pluto_edge.evaluate.methods import choose, known
+from pluto_edge.evaluate.recorded import RecordedNetwork
+from pluto_edge.evaluate.results import Protocol
+from pluto_edge.evaluate.stream import find_targets
+from pluto_edge.manifest import Bundle
+from pluto_edge.runtime.session import Engine
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Compare methods on a bundle and labelled folders, root/<domain>/<class>/images: modules as they are,\n"
+        "Tent, EATA, SAR, CoTTA, NEO, and PLUTO with its parts switched off. All see the same batches in the\n"
+        "same order; labels are used to count, never to learn. Every result is kept: the same command again goes\n"
+        "on where it was stopped. Writes results.json, results.md and report.html."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  pluto eval --bundle bundle/ --data photos/ --target night\n"
+        "  pluto eval --bundle bundle/ --data photos/ --method single --method pluto --method pluto:top_m=2\n"
+        "  pluto eval --bundle bundle/ --data photos/ --shots 16         # learn from 16 images, then frozen\n"
+        "  pluto eval --bundle bundle/ --data c/ --target fog --target snow --continual\n\n"
+        "To leave a domain out, export a bundle from a store without its module and evaluate that on the domain.\n"
+        "methods (name, or name:setting=value,...):\n  " + ", ".join(known(AdaptConfig()))
+    )
+    parser.add_argument("--bundle", required=True, type=Path, help="bundle that `pluto-export` wrote")
+    parser.add_argument("--data", required=True, type=Path, help="root/<domain>/<class>/images")
+    parser.add_argument("--target", action="append", default=[], help="domain below --data, or a+b mixed; all")
+    parser.add_argument("--method", action="append", default=[], help="what to compare (default: everything)")
+    parser.add_argument("--out", type=Path, default=Path("evaluation"), help="default: evaluation/")
+    parser.add_argument("--batch", type=int, default=64, help="images a batch (default: 64)")
+    parser.add_argument("--seeds", type=int, default=3, help="orders of each stream (default: 3)")
+    parser.add_argument("--shots", type=int, help="learn from this many images, then predict the others, frozen")
+    parser.add_argument("--limit", type=int, help="at most this many images of each target")
+    parser.add_argument("--order", choices=("shuffled", "classes"), default="shuffled", help="of each stream")
+    parser.add_argument("--continual", action="store_true", help="take what was learned to the next target")
+    parser.add_argument("--store", type=Path, help="store of the bundle: CoTTA needs it, and torch")
+    parser.add_argument(
+        "--source", type=Path, help="root/<module>/<class>/images of the modules' own domains, for EATA"
+    )
+    parser.add_argument(
+        "--probe",
+        type=Path,
+        help="root/<module>/<class>/images of the modules' own domains: what they still know after each target",
+    )
+    parser.add_argument("--providers", default="auto", help="auto, cpu or cuda (default: auto)")
+    parser.add_argument("--threads", type=int, help="for ONNX Runtime (default: one per core)")
+    parser.add_argument("--quiet", action="store_true", help="no progress and no table")
+
+
+def run(options: argparse.Namespace) -> int:
+    protocol = Protocol(options.batch, options.seeds, options.shots, options.order, options.continual)
+    if options.limit is not None and options.limit < 1:
+        raise ConfigError(f"--limit: want at least 1, got {options.limit}")
+    bundle = Bundle(options.bundle)
+    manifest = bundle.manifest
+    methods = choose(options.method, manifest.adaptation)
+    targets = find_targets(options.data, options.target, manifest.classes, options.limit)
+    sources, probes = (
+        find_targets(root, manifest.names, manifest.classes) if root is not None else ()
+        for root in (options.source, options.probe)
+    )
+    int8 = "an int8 bundle runs on the CPU" if manifest.precision == "int8" else ""
+    network = RecordedNetwork(bundle, Engine(options.providers, options.threads, cpu_only=int8))
+    with _bar(options.quiet) as bar:
+        evaluation = evaluate(
+            network,
+            targets,
+            methods,
+            protocol,
+            options.out,
+            sources=sources,
+            probes=probes,
+            store=options.store,
+            progress=_follow(bar),
+        )
+    table = report.write(evaluation, protocol, bundle, options.out)
+    if not options.quiet:
+        names = [t.name for t in targets]
+        lines = [(row.label, *report.cells(row, names)) for row in table]
+        print(_text.table(("accuracy, %", *names, "average"), lines, right=range(1, len(names) + 2)))
+        for line in report.fallen(table):
+            print(f"collapsed: {line}")
+        for name, reason in evaluation.skipped.items():
+            print(f"{name} did not run: {reason}")
+        print(f"written: {options.out / 'report.html'}, results.md, results.json")
+    return 0
+
+
+def _bar(quiet: bool) -> AbstractContextManager[Any]:
+    if quiet:
+        return nullcontext()
+    try:
+        from tqdm import tqdm
+    except ImportError as cause:
+        raise MissingExtraError("tqdm", "eval") from cause
+    form = "{percentage:3.0f}% |{bar:20}| {elapsed} < {remaining}  {desc}"
+    bar: AbstractContextManager[Any] = tqdm(total=1.0, bar_format=form, disable=None, leave=False)
+    return bar
+
+
+def _follow(bar: Any) -> Progress:
+    def follow(done: float, total: float, text: str) -> None:
+        if bar is not None:
+            bar.total = total
+            bar.set_description_str(text, refresh=False)
+            bar.update(done - bar.n)
+
+    return follow

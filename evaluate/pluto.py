@@ -1,0 +1,35 @@
+"""PLUTO as the runtime does it, step by step; its parts are switched off by its own configuration."""
+
+import numpy as np
+
+from pluto_edge.config import AdaptConfig
+from pluto_edge.evaluate.adapters import Adapter, Bench, Logits
+from pluto_edge.evaluate.stream import StreamBatch
+from pluto_edge.runtime.learner import Learner
+
+
+class Pluto(Adapter):
+    """Algorithm 1: the prediction has the selector's update of this batch, the LayerNorm step acts on the next."""
+
+    def __init__(self, bench: Bench, module: str, config: AdaptConfig) -> None:
+        self.learner = Learner(bench.network, config)
+
+    @property
+    def notes(self) -> dict[str, float]:
+        return {"taken back": self.learner.state.rollbacks}
+
+    def step(self, batch: StreamBatch) -> Logits:
+        return self.learner.step(batch)[0].logits
+
+    def predict(self, batch: StreamBatch) -> Logits:
+        return self.learner.predict(batch).logits
+
+    def alone(self, batch: StreamBatch, module: str) -> Logits:
+        return self.learner.network.run(batch, self.learner.state.affines, [module]).logits[:, 0]
+
+
+class ZeroShot(Pluto):
+    """The selector's blend as it was exported."""
+
+    def step(self, batch: StreamBatch) -> Logits:
+        return np.asarray(self.predict(batch))

@@ -1,0 +1,95 @@
+"""The runtime's network, which remembers what exported modules say, and whose gradient graph serves any loss."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import exp, log
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pluto_edge._files import read_tensors, write_tensors
+from pluto_edge.errors import BundleError
+from pluto_edge.evaluate.stream import Array, Recording, Stream, StreamBatch
+from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime.network import Network, Pass
+from pluto_edge.runtime.state import Affines
+
+Wide = NDArray[np.float64]
+
+PART = 64  # images between two reports of progress
+
+
+class RecordedNetwork(Network):
+    """Modules that never learned are not run again: their logits are the recording's, whoever asks.
+
+    So every method that does not touch LayerNorms costs one pass over the images, all of them together, and
+    PLUTO runs the modules that it has adapted. Results are those of `Network`.
+    """
+
+    def run(
+        self,
+        batch: ImageBatch,
+        affines: Mapping[str, Affines],
+        names: Sequence[str] | None = None,
+        *,
+        differentiate: str | None = None,
+        threshold: float = np.inf,
+    ) -> Pass:
+        if not isinstance(batch, StreamBatch) or batch.stream.recording is None:
+            return super().run(batch, affines, names, differentiate=differentiate, threshold=threshold)
+        wanted = tuple(n for n in self.modules if names is None or n in names)
+        known = batch.stream.recording
+        logits = known.logits[batch.indices]
+        learned = [n for n in wanted if n in affines or n == differentiate]
+        gradient, order = None, list(self.modules)
+        if learned:
+            passed = super().run(batch, affines, learned, differentiate=differentiate, threshold=threshold)
+            logits[:, [order.index(n) for n in passed.names]] = passed.logits
+            gradient = passed.gradient
+        logits = logits[:, [order.index(n) for n in wanted]]
+        return Pass(wanted, logits, known.x_hat[batch.indices], gradient)
+
+    def record(self, stream: Stream, cache: Path, advance: Callable[[int], None] = lambda count: None) -> None:
+        """All exported modules on all images, once; a second run reads the file of the first."""
+        name = f"logits-{self.bundle.hash[:16]}-{stream.target.digest[:16]}.safetensors"
+        file = cache / name
+        if not file.exists():
+            parts = []
+            for batch in stream.batches(np.arange(len(stream.target)), PART):
+                parts.append(self.run(batch, {}))
+                advance(len(batch))
+            logits, x_hat = (np.concatenate([getattr(p, n) for p in parts]) for n in ("logits", "x_hat"))
+            write_tensors(file, {"logits": logits, "x_hat": x_hat})
+        tensors = read_tensors(file, BundleError)
+        stream.recording = Recording(tensors["logits"], tensors["x_hat"])
+
+    def logits(self, batch: StreamBatch, name: str, affines: Affines | None) -> Array:
+        """One module [B,K], as exported or with affines of its own."""
+        return self.run(batch, {} if affines is None else {name: affines}, [name]).logits[:, 0]
+
+    def pull_back(
+        self, batch: StreamBatch, sample: int, name: str, affines: Affines, logits: Wide, d_logits: Wide
+    ) -> Affines:
+        """The gradient of the affines for any gradient of one sample's logits [K], given these logits.
+
+        The exported graph knows one loss, the entropy. Its head is an input, though, so a head is made for
+        this sample whose entropy has the gradient that is wanted where the head looks: row 0 is a multiple of
+        v = Σ_k d_k W_k, the others are zero, and the bias puts the first logit to t. Then the entropy's
+        gradient is -t p (1-p) times row 0, with p = e^t / (e^t + K - 1).
+        """
+        module, classes = self.modules[name], len(d_logits)
+        head, bias = (module.tensors[n].numpy().astype(np.float64) for n in ("head_weight", "head_bias"))
+        t = log(classes - 1) + 1
+        p = exp(t) / (exp(t) + classes - 1)
+        factor = -1 / (t * p * (1 - p))
+        weight, offset = np.zeros_like(head), np.zeros_like(bias)
+        weight[0] = factor * (d_logits @ head)
+        offset[0] = t - factor * (d_logits @ (logits - bias))
+        made = {
+            n: self.engine.tensor(v.astype(np.float32)) for n, v in (("head_weight", weight), ("head_bias", offset))
+        }
+        module = replace(module, tensors={**module.tensors, **made})
+        ((tokens, _),) = self._embedded(batch, np.array([sample]), 1)
+        *_, scale, shift = self._gradient(self._inputs(tokens, module, affines), np.inf)
+        return Affines(scale, shift)

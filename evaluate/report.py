@@ -1,0 +1,188 @@
+"""results.json, results.md and report.html: one file each, with nothing to fetch from anywhere."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from pluto_edge._files import write_text
+from pluto_edge._schema import to_text
+from pluto_edge.evaluate.evaluation import Evaluation
+from pluto_edge.evaluate.results import ENSEMBLE, Protocol
+from pluto_edge.evaluate.summary import Cell, Row, rows
+from pluto_edge.evaluate.svg import bars, lines
+from pluto_edge.manifest import Bundle
+
+SINGLES = "Every module as exported"
+REMEMBERED = "Adapted modules, each alone, on their own domains after each target"
+STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:2em auto;padding:0 1em;color:#1c2330}
+h1{font-size:1.5em} h2{font-size:1.15em;margin-top:2em}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+td,th{padding:.25em .7em;text-align:right;border-bottom:1px solid #e3e6ec;white-space:nowrap}
+td:first-child,th:first-child{text-align:left} .best{font-weight:700} .down{color:#b3261e} small{color:#667}
+svg{max-width:100%;height:auto} .scroll{overflow-x:auto} tr.mine td{background:#eef4ff}
+"""
+
+
+def write(evaluation: Evaluation, protocol: Protocol, bundle: Bundle, out: Path) -> list[Row]:
+    """All three; gives the rows that they show."""
+    table = rows(evaluation.results)
+    facts = describe(evaluation, protocol, bundle)
+    write_text(out / "results.json", to_text({"facts": dict(facts), "skipped": evaluation.skipped, "rows": table}))
+    write_text(out / "results.md", markdown(table, evaluation, facts))
+    write_text(out / "report.html", html(table, evaluation, facts))
+    return table
+
+
+def describe(evaluation: Evaluation, protocol: Protocol, bundle: Bundle) -> list[tuple[str, str]]:
+    manifest = bundle.manifest
+    counts = {r.target: len(r.truth) for r in evaluation.results}
+    how = "online: predict, then learn, batch after batch"
+    if protocol.shots is not None:
+        how = f"{protocol.shots} shots: learn from that many images, then predict the others, frozen"
+    if protocol.continual:
+        how += "; what was learned goes on to the next target"
+    own = [t for t in counts if t in manifest.names]
+    facts = [
+        ("bundle", f"{manifest.architecture}, {manifest.precision}, {bundle.hash[:16]}"),
+        ("modules", f"{len(manifest.names)} {manifest.dims.kind}: {', '.join(manifest.names)}"),
+        ("images", ", ".join(f"{t} {n}" for t, n in counts.items())),
+        ("protocol", f"{how}; batches of {protocol.batch}; {protocol.seeds} order(s), {protocol.order}"),
+    ]
+    if own:
+        facts.append(("not left out", f"{', '.join(own)}: there is a module of that name"))
+    return facts
+
+
+def percent(cell: Cell) -> str:
+    return f"{100 * cell.mean:.1f} ± {100 * cell.spread:.1f}"
+
+
+def cells(row: Row, targets: Sequence[str]) -> list[str]:
+    average = f"{100 * row.mean:.1f} ± {100 * row.spread:.1f}"
+    return [*(percent(row.cells[t]) for t in targets), average]
+
+
+def fallen(table: Sequence[Row]) -> list[str]:
+    """One line for every row and target that collapsed in some order."""
+    return [
+        f"{row.label} on {target}: in {len(cell.collapsed)} of {len(cell.accuracies)} orders ({cell.collapsed[0]})"
+        for row in table
+        for target, cell in row.cells.items()
+        if cell.collapsed
+    ]
+
+
+def singles(table: Sequence[Row]) -> list[tuple[str, list[str]]]:
+    """Every module without adaptation: accuracy on each target, and the average; empty if `single` was not run."""
+    row = next((r for r in table if r.method == "single" and r.part == ENSEMBLE), None)
+    found = list(row.cells.values()) if row else []
+    return [(name, _line([cell.modules[name] for cell in found])) for name in (found[0].modules if found else ())]
+
+
+def remembered(table: Sequence[Row]) -> list[tuple[str, list[str]]]:
+    """By method: accuracy of the modules on their own domains after each target, and the average; maybe empty."""
+    return [
+        (row.method, _line(kept))
+        for row in table
+        if row.part not in ("best", "worst")
+        and (kept := [cell.kept for cell in row.cells.values() if cell.kept is not None])
+    ]
+
+
+def _line(values: Sequence[float]) -> list[str]:
+    return [f"{100 * v:.1f}" for v in (*values, sum(values) / len(values))]
+
+
+def markdown(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple[str, str]]) -> str:
+    targets = list(table[0].cells) if table else []
+    text = ["# Evaluation", "", *(f"- {name}: {value}" for name, value in facts), ""]
+    text += ["Accuracy in %, mean ± standard deviation over the orders. ⚠ collapsed, see below.", ""]
+    text += [f"| method | {' | '.join([*targets, 'average'])} |", "|---|" + "---:|" * (len(targets) + 1)]
+    for row in table:
+        values = cells(row, targets)
+        marks = ["⚠ " if row.cells[t].collapsed else "" for t in targets] + [""]
+        text.append(f"| {row.label} | {' | '.join(m + v for m, v in zip(marks, values, strict=True))} |")
+    for title, found in (SINGLES, singles(table)), (REMEMBERED, remembered(table)):
+        if found:
+            text += ["", f"{title}, %:", "", f"| | {' | '.join([*targets, 'average'])} |"]
+            text += ["|---|" + "---:|" * (len(targets) + 1), *(f"| {n} | {' | '.join(v)} |" for n, v in found)]
+    down = fallen(table)
+    if down:
+        text += ["", "Collapsed:", "", *(f"- {line}" for line in down)]
+    if evaluation.skipped:
+        text += ["", "Not run:", "", *(f"- {name}: {reason}" for name, reason in evaluation.skipped.items())]
+    return "\n".join(text) + "\n"
+
+
+def html(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple[str, str]]) -> str:
+    targets = list(table[0].cells) if table else []
+    shown = [row for row in table if row.part != "worst"]
+    followed = [row for row in table if row.part not in ("best", "worst")]
+    plots = [
+        f"<h2>{escape(target)}: accuracy along the stream</h2>"
+        + lines([(row.label, row.cells[target].curve) for row in followed])
+        for target in targets
+    ]
+    down = "".join(f"<li class=down>{escape(line)}</li>" for line in fallen(table))
+    not_run = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in evaluation.skipped.items())
+    return "".join(
+        [
+            "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
+            f"<title>pluto eval</title><style>{STYLE}</style><h1>pluto eval</h1><ul>",
+            *(f"<li><b>{escape(name)}</b>: {escape(value)}</li>" for name, value in facts),
+            "</ul><h2>Accuracy, %</h2><p>Mean ± standard deviation over the orders of the stream. Bold: the best ",
+            "that needs no hindsight. Red: collapsed in at least one order.</p><div class=scroll>",
+            _table(table, targets),
+            "</div>",
+            _plain(SINGLES, singles(table), targets),
+            _plain(REMEMBERED, remembered(table), targets),
+            f"<h2>Collapsed</h2><ul>{down}</ul>" if down else "",
+            f"<h2>Not run</h2><ul>{not_run}</ul>" if not_run else "",
+            "<h2>Average over the targets</h2><p>Pale: the best module, known in hindsight only.</p>",
+            bars([(row.label, row.mean, row.spread, row.part != "best") for row in shown]),
+            *plots,
+            "<h2>What the runs noted</h2><div class=scroll>",
+            _notes(table),
+            "</div></html>\n",
+        ]
+    )
+
+
+def _table(table: Sequence[Row], targets: Sequence[str]) -> str:
+    head = "".join(f"<th>{escape(t)}</th>" for t in [*targets, "average"])
+    fair = [row for row in table if row.part not in ("best", "worst")]
+    best = {t: max(row.cells[t].mean for row in fair) for t in targets} if fair else {}
+    top = max((row.mean for row in fair), default=0.0)
+    body = []
+    for row in table:
+        parts = []
+        for target, value in zip(targets, cells(row, targets), strict=False):
+            cell = row.cells[target]
+            kinds = ["best"] if row in fair and cell.mean == best[target] else []
+            kinds += ["down"] if cell.collapsed else []
+            title = f" title='{escape(cell.module, quote=True)}'" if cell.module else ""
+            parts.append(f"<td class='{' '.join(kinds)}'{title}>{value}</td>")
+        kind = "best" if row in fair and row.mean == top else ""
+        parts.append(f"<td class='{kind}'>{cells(row, targets)[-1]}</td>")
+        mine = " class=mine" if row.part not in ("best", "worst", ENSEMBLE) else ""
+        body.append(f"<tr{mine}><td>{escape(row.label)}</td>{''.join(parts)}</tr>")
+    return f"<table><tr><th>method</th>{head}</tr>{''.join(body)}</table>"
+
+
+def _plain(title: str, values: Sequence[tuple[str, list[str]]], targets: Sequence[str]) -> str:
+    if not values:
+        return ""
+    head = "".join(f"<th>{escape(t)}</th>" for t in [*targets, "average"])
+    body = "".join(f"<tr><td>{escape(n)}</td>{''.join(f'<td>{c}</td>' for c in cells)}</tr>" for n, cells in values)
+    return f"<h2>{title}, %</h2><div class=scroll><table><tr><th></th>{head}</tr>{body}</table></div>"
+
+
+def _notes(table: Sequence[Row]) -> str:
+    body = []
+    for row in table:
+        if row.part in ("best", "worst"):
+            continue
+        said = ", ".join(f"{k} {v:g}" for k, v in row.notes.items())
+        body.append(f"<tr><td>{escape(row.method)}</td><td>{row.seconds:.1f} s</td><td>{escape(said)}</td></tr>")
+    return f"<table><tr><th>method</th><th>time</th><th>counts</th></tr>{''.join(body)}</table>"

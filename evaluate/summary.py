@@ -1,0 +1,119 @@
+"""Results to rows of a table: mean and spread over the orders, best and worst module, and who collapsed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pluto_edge.evaluate.results import BLEND, ENSEMBLE, Result
+
+# Collapse: from the first third of the stream to the last, accuracy falls this much more than that of the exported
+# modules' average, and by more than chance; or this share of the last third is predicted as one class that is less
+# than half of it.
+LOST, CHANCE, ONE_CLASS, HALF = 0.15, 3.0, 0.9, 0.5
+MIN_THIRD = 16  # fewer images say nothing
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row on one target."""
+
+    mean: float
+    spread: float
+    accuracies: tuple[float, ...]  # by seed
+    module: str = ""  # of the best or worst
+    modules: dict[str, float] = field(default_factory=dict)  # of an ensemble: each member, mean over the seeds
+    collapsed: tuple[str, ...] = ()  # how, once for every seed that did
+    curve: tuple[float, ...] = ()  # accuracy by batch, mean over the seeds
+    kept: float | None = None  # accuracy of the modules, as they are after this target, on their own domains
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    method: str
+    part: str  # best, worst, ensemble, or blend for what has no modules of its own
+    cells: dict[str, Cell]  # by target
+    mean: float
+    spread: float
+    notes: dict[str, float]
+    seconds: float
+
+    @property
+    def label(self) -> str:
+        if self.method == "single":
+            return {"best": "best single, in hindsight", "worst": "worst single", ENSEMBLE: "uniform average"}[
+                self.part
+            ]
+        return self.method if self.part == BLEND else f"{self.method} {self.part}"
+
+
+def rows(results: Sequence[Result]) -> list[Row]:
+    """In the order of the results."""
+    found = []
+    for method in dict.fromkeys(r.method for r in results):
+        mine = [r for r in results if r.method == method]
+        parts = ("best", "worst", ENSEMBLE) if ENSEMBLE in mine[0].predicted else (BLEND,)
+        found += [_row(method, part, mine) for part in parts]
+    return found
+
+
+def _row(method: str, part: str, results: Sequence[Result]) -> Row:
+    by_target: dict[str, list[Result]] = {}
+    for result in results:
+        by_target.setdefault(result.target, []).append(result)
+    cells = {target: _cell(part, group) for target, group in by_target.items()}
+    by_seed = np.array([cell.accuracies for cell in cells.values()]).mean(axis=0)
+    notes: dict[str, float] = {}
+    for result in results:
+        notes |= {k: notes.get(k, 0.0) + v for k, v in result.notes.items()}
+    seconds = sum(r.seconds for r in results)
+    return Row(method, part, cells, float(by_seed.mean()), float(by_seed.std()), notes, seconds)
+
+
+def _cell(part: str, results: Sequence[Result]) -> Cell:
+    members = [module for module in results[0].predicted if module not in (ENSEMBLE, BLEND)]
+    means = {module: float(np.mean([r.right(module).mean() for r in results])) for module in members}
+    name = part
+    if part in ("best", "worst"):
+        name = max(means, key=means.__getitem__) if part == "best" else min(means, key=means.__getitem__)
+    accuracies = [float(r.right(name).mean()) for r in results]
+    return Cell(
+        mean=float(np.mean(accuracies)),
+        spread=float(np.std(accuracies)),
+        accuracies=tuple(accuracies),
+        module=name if name != part else "",
+        modules=means if part == ENSEMBLE else {},
+        collapsed=tuple(how for r in results if (how := collapse(r.predicted[name], r.truth, r.unadapted))),
+        curve=tuple(map(float, np.mean([curve(r, name) for r in results], axis=0))),
+        kept=float(np.mean([v for r in results for v in r.kept.values()])) if results[0].kept else None,
+    )
+
+
+def curve(result: Result, row: str) -> NDArray[np.float64]:
+    """Accuracy batch by batch."""
+    ends = np.cumsum(result.batches)
+    right = np.concatenate([[0], np.cumsum(result.right(row))])
+    return np.asarray(np.diff(right[np.concatenate([[0], ends])]) / np.array(result.batches))
+
+
+def collapse(predicted: Sequence[int], truth: Sequence[int], unadapted: Sequence[int]) -> str:
+    """How a stream of predictions went down, or nothing."""
+    third = len(truth) // 3
+    if third < MIN_THIRD:
+        return ""
+    labels, wanted = np.array(predicted), np.array(truth)
+    last = labels[-third:]
+    dominant = int(np.bincount(last).argmax())
+    share, real = float((last == dominant).mean()), float((wanted[-third:] == dominant).mean())
+    if share > ONE_CLASS and real < HALF:
+        return f"one class is {share:.0%} of the last third, in truth {real:.0%}"
+    right = labels == wanted
+    ahead = right.astype(float) - (np.array(unadapted) == wanted)
+    lost = ahead[:third].mean() - ahead[-third:].mean()
+    error = np.sqrt((ahead[:third].var() + ahead[-third:].var()) / third)
+    if lost > LOST and lost > CHANCE * error:
+        return f"accuracy {right[:third].mean():.2f} in the first third, {right[-third:].mean():.2f} in the last"
+    return ""

@@ -1,0 +1,105 @@
+"""Which images, in which order."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest_evaluate import DOMAINS
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from pluto_edge.errors import ConfigError
+from pluto_edge.evaluate.recorded import RecordedNetwork
+from pluto_edge.evaluate.stream import Stream, arrange, find_targets, prepare
+from pluto_edge.preprocess import ImageBatch
+
+CLASSES = tuple(f"class-{i}" for i in range(7))
+
+
+def test_targets(folders: Path) -> None:
+    found = find_targets(folders, [], CLASSES)
+    assert {t.name: len(t) for t in found} == DOMAINS
+    assert all(CLASSES[label] == f.parent.name for t in found for f, label in zip(t.files, t.labels, strict=True))
+    (mixed,) = find_targets(folders, ["noise+other"], CLASSES)
+    assert len(mixed) == DOMAINS["noise"] + DOMAINS["other"]
+    (few,) = find_targets(folders, ["noise"], CLASSES, limit=10)
+    assert len(few) == 10 and few.digest != found[0].digest
+    assert few == find_targets(folders, ["noise"], CLASSES, limit=10)[0]
+
+
+def test_only_images_that_were_not_trained_on(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        (tmp_path / "d" / part / "class-0").mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "d" / part / "class-0" / f"{part}.png")
+    (target,) = find_targets(tmp_path, [], CLASSES)
+    assert [f.name for f in target.files] == ["val.png"]
+
+
+def test_the_digest_is_of_contents(tmp_path: Path) -> None:
+    file = tmp_path / "d" / "class-0" / "a.png"
+    file.parent.mkdir(parents=True)
+    digests = []
+    for colour in ("red", "tan", "red"):
+        Image.new("RGB", (8, 8), colour).save(file)
+        digests.append(find_targets(tmp_path, [], CLASSES)[0].digest)
+    assert digests[0] == digests[2] != digests[1]
+
+
+@pytest.mark.parametrize(
+    "names, what",
+    [
+        (["fog"], "no domain 'fog'; there are: noise, other, source"),
+        (["noise+fog"], "'fog'"),
+        (["noise"] * 2, "twice"),
+    ],
+)
+def test_wrong_targets(folders: Path, names: list[str], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        find_targets(folders, names, CLASSES)
+
+
+def test_wrong_folders(folders: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        find_targets(tmp_path / "nowhere", [], CLASSES)
+    with pytest.raises(ConfigError, match="holds no domain"):
+        find_targets(tmp_path, [], CLASSES)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="holds no image"):
+        find_targets(tmp_path, [], CLASSES)
+    with pytest.raises(ConfigError, match=r"'class-0' is no class of the bundle.*cat, dog"):
+        find_targets(folders, [], ("cat", "dog"))
+
+
+def test_a_broken_image_is_named(make_network: Callable[..., RecordedNetwork], tmp_path: Path) -> None:
+    file = tmp_path / "d" / "class-0" / "broken.png"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"not a picture")
+    (target,) = find_targets(tmp_path, [], CLASSES)
+    with pytest.raises(ConfigError, match=r"broken\.png: not a readable image"):
+        prepare(target, make_network().bundle.manifest.preprocessing, tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*.npy"))
+
+
+def test_pixels_are_the_runtimes(
+    make_network: Callable[..., RecordedNetwork], make_stream: Callable[..., Stream]
+) -> None:
+    network = make_network()
+    stream = make_stream(network, "other")
+    images = [Image.open(f).convert("RGB") for f in stream.target.files]
+    plain = ImageBatch(images, network.bundle.manifest.preprocessing)
+    (batch,) = stream.batches(np.arange(len(images)), 100)
+    assert np.array_equal(batch[3:9], plain[3:9])
+    index = np.array([7, 2])
+    assert np.array_equal(batch.take(index), plain.take(index))
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(0, 2**31))
+def test_orders_are_permutations(labels: list[int], seed: int) -> None:
+    for order in ("shuffled", "classes"):
+        found = arrange(labels, order, seed)  # type: ignore[arg-type]
+        assert sorted(found) == list(range(len(labels)))
+        assert np.array_equal(found, arrange(labels, order, seed))  # type: ignore[arg-type]
+    stream = np.array(labels)[arrange(labels, "classes", seed)]
+    assert (np.diff(stream) != 0).sum() == len(set(labels)) - 1, "a class comes in one run"
