@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.stream import Stream, StreamBatch
+from pluto_edge.evaluate.targets import Stream, StreamBatch
 from pluto_edge.runtime.state import Affines
 
 Logits = NDArray[np.floating]

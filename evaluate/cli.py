@@ -13,7 +13,7 @@ from pluto_edge.evaluate.evaluation import Progress, evaluate
 from pluto_edge.evaluate.methods import choose, known
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.results import Protocol
-from pluto_edge.evaluate.stream import find_targets
+from pluto_edge.evaluate.targets import find_targets
 from pluto_edge.manifest import Bundle
 from pluto_edge.runtime.session import Engine
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.adapters import Adapter, Bench, CottaConfig, Logits
-from pluto_edge.evaluate.stream import StreamBatch
+from pluto_edge.evaluate.targets import StreamBatch
 from pluto_edge.export.backbone import load_backbone
 from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.store import Store

@@ -24,7 +24,7 @@ from pluto_edge.evaluate.results import (
     mapping,
     save,
 )
-from pluto_edge.evaluate.stream import Indices, Stream, Target, arrange, prepare
+from pluto_edge.evaluate.targets import Indices, Stream, Target, arrange, prepare
 
 CACHE = "cache"
 

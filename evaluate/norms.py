@@ -12,7 +12,7 @@ import numpy as np
 
 from pluto_edge.evaluate.adapters import Adapter, Bench, Logits
 from pluto_edge.evaluate.recorded import Wide
-from pluto_edge.evaluate.stream import Indices, Stream, StreamBatch
+from pluto_edge.evaluate.targets import Indices, Stream, StreamBatch
 from pluto_edge.runtime.selector import entropy, softmax
 from pluto_edge.runtime.state import Affines
 

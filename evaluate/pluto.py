@@ -4,7 +4,7 @@ import numpy as np
 
 from pluto_edge.config import AdaptConfig
 from pluto_edge.evaluate.adapters import Adapter, Bench, Logits
-from pluto_edge.evaluate.stream import StreamBatch
+from pluto_edge.evaluate.targets import StreamBatch
 from pluto_edge.runtime.learner import Learner
 
 
@@ -22,7 +22,7 @@ class Pluto(Adapter):
         return self.learner.step(batch)[0].logits
 
     def predict(self, batch: StreamBatch) -> Logits:
-        return self.learner.predict(batch).logits
+        return self.learner.predict(batch)[0].logits
 
     def alone(self, batch: StreamBatch, module: str) -> Logits:
         return self.learner.network.run(batch, self.learner.state.affines, [module]).logits[:, 0]

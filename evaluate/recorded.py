@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pluto_edge._files import read_tensors, write_tensors
 from pluto_edge.errors import BundleError
-from pluto_edge.evaluate.stream import Array, Recording, Stream, StreamBatch
+from pluto_edge.evaluate.targets import Array, Recording, Stream, StreamBatch
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.network import Network, Pass
 from pluto_edge.runtime.state import Affines
@@ -35,20 +35,21 @@ class RecordedNetwork(Network):
         *,
         differentiate: str | None = None,
         threshold: float = np.inf,
+        seen: Sequence[Pass] = (),
     ) -> Pass:
-        if not isinstance(batch, StreamBatch) or batch.stream.recording is None:
-            return super().run(batch, affines, names, differentiate=differentiate, threshold=threshold)
-        wanted = tuple(n for n in self.modules if names is None or n in names)
-        known = batch.stream.recording
-        logits = known.logits[batch.indices]
-        learned = [n for n in wanted if n in affines or n == differentiate]
-        gradient, order = None, list(self.modules)
-        if learned:
-            passed = super().run(batch, affines, learned, differentiate=differentiate, threshold=threshold)
-            logits[:, [order.index(n) for n in passed.names]] = passed.logits
-            gradient = passed.gradient
-        logits = logits[:, [order.index(n) for n in wanted]]
-        return Pass(wanted, logits, known.x_hat[batch.indices], gradient)
+        if isinstance(batch, StreamBatch) and batch.stream.recording is not None:
+            seen = (self._recorded(batch, batch.stream.recording),)
+        return super().run(batch, affines, names, differentiate=differentiate, threshold=threshold, seen=seen)
+
+    def _recorded(self, batch: StreamBatch, recording: Recording) -> Pass:
+        modules = self.modules.values()
+        return Pass(
+            names=tuple(self.modules),
+            logits=recording.logits[batch.indices],
+            x_hat=recording.x_hat[batch.indices],
+            affines=tuple(m.exported for m in modules),
+            logit_means=tuple(m.logit_means for m in modules),
+        )
 
     def record(self, stream: Stream, cache: Path, advance: Callable[[int], None] = lambda count: None) -> None:
         """All exported modules on all images, once; a second run reads the file of the first."""

@@ -13,7 +13,7 @@ from pluto_edge._files import write_text
 from pluto_edge._schema import check_version, decode, encode, read_json
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.methods import Method
-from pluto_edge.evaluate.stream import Order, Target
+from pluto_edge.evaluate.targets import Order, Target
 from pluto_edge.version import WRITER
 
 SCHEMA_VERSION = 1

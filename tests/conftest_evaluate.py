@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.stream import Stream, find_targets, prepare
+from pluto_edge.evaluate.targets import Stream, find_targets, prepare
 from pluto_edge.manifest import Bundle
 from pluto_edge.runtime.session import Engine
 

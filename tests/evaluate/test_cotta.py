@@ -14,7 +14,7 @@ from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.adapters import Bench, CottaConfig
 from pluto_edge.evaluate.cotta import Cotta, augment
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.stream import Stream, StreamBatch
+from pluto_edge.evaluate.targets import Stream, StreamBatch
 from pluto_edge.store import Store
 from pluto_edge.tolerances import TRAJECTORY_AFFINES, TRAJECTORY_LOGITS, relative_error
 

@@ -18,7 +18,7 @@ from pluto_edge.evaluate.norms import Tent
 from pluto_edge.evaluate.pluto import Pluto
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.results import ENSEMBLE, Protocol, Result
-from pluto_edge.evaluate.stream import Stream, StreamBatch, arrange, find_targets
+from pluto_edge.evaluate.targets import Stream, StreamBatch, arrange, find_targets
 
 ONLINE = Protocol(16, 2)
 CLASSES = tuple(f"class-{i}" for i in range(7))

@@ -12,7 +12,7 @@ from PIL import Image
 
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.stream import Stream, arrange, find_targets, prepare
+from pluto_edge.evaluate.targets import Stream, arrange, find_targets, prepare
 from pluto_edge.preprocess import ImageBatch
 
 CLASSES = tuple(f"class-{i}" for i in range(7))
