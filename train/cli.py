@@ -1,22 +1,23 @@
 """`pluto train`."""
 
 import argparse
+import errno
 import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from tqdm import tqdm
-
-from pluto_edge.errors import ConfigError
+from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.modules import Kind
 from pluto_edge.store import Store
 from pluto_edge.train.corruptions import NAMES
 from pluto_edge.train.data import Domain, corrupted, scan
+from pluto_edge.train.jobs import Workers
 from pluto_edge.train.module import Recipe
+from pluto_edge.train.progress import Bars, Silent
 from pluto_edge.train.report import table
 from pluto_edge.train.selector import SelectorRecipe
-from pluto_edge.train.trainer import BackboneChoice, create_store, describe, run_train
+from pluto_edge.train.trainer import BackboneChoice, TrainReport, create_store, describe, run_train
 
 PROMPTS, BOTTLENECK, IMAGE_SIZE = 10, 8, 224
 BACKBONE_OPTIONS = (
@@ -56,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _corruption_arguments(parser.add_argument_group("corruption domains, made from one clean folder"))
     running = parser.add_argument_group("running")
     running.add_argument("--jobs", type=int, default=1, help="domains trained at the same time (default: 1)")
+    running.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="of torch, for each job (default: the cores, shared by the jobs)",
+    )
     running.add_argument("--ray", action="store_true", help="spread the domains over the Ray cluster found")
     running.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
     running.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
@@ -104,51 +111,54 @@ def _corruption_arguments(group: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> int:
     recipe = Recipe(**{f.name: getattr(options, f.name) for f in fields(Recipe)})
+    workers = Workers(options.jobs, options.threads, options.ray)
     domains = choose_domains(options)
     store = open_store(options, domains)
-    silent = options.quiet or options.json
-    bar = tqdm(total=0, bar_format="{elapsed}  {desc}", disable=silent or None, leave=False)
-
-    def say(who: str, what: str) -> None:
-        if what == "done":
-            bar.write(f"{who}: done", file=sys.stderr) if not silent else None
-        bar.set_description_str(f"{who}: {what}")
-
-    try:
-        with bar:
+    with Silent() if options.quiet or options.json else Bars() as progress:
+        try:
             result = run_train(
                 store,
                 domains,
                 recipe=recipe,
                 selector=SelectorRecipe(seed=recipe.seed),
                 only=options.only or (),
-                jobs=options.jobs,
-                ray=options.ray,
-                say=say,
+                workers=workers,
+                progress=progress,
             )
-    except KeyboardInterrupt:
-        kept = Store(store.path).names
-        print(
-            f"pluto: interrupted; {store.path} holds {len(kept)} finished modules"
-            f" ({', '.join(kept) or 'none'}). Go on with: --into {store.path}",
-            file=sys.stderr,
-        )
-        return 130
+        except KeyboardInterrupt:
+            print(f"pluto: interrupted; {go_on(store)}", file=sys.stderr)
+            return 130
+        except OSError as cause:
+            if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise StoreError(f"{cause.filename}: the disk is full; make room. {go_on(store)}") from cause
     if options.json:
         print(describe(result))
     elif not options.quiet:
-        s = result.selector
-        print(table(result.matrix))
-        print(
-            f"\nall validation images: selector's blend {s.blend:.3f}, uniform average {s.uniform:.3f}, "
-            f"best single module {s.best_single:.3f}"
-        )
-        for problem in result.skipped[:10]:
-            print(f"left out: {problem}")
-        if len(result.skipped) > 10:
-            print(f"left out: {len(result.skipped) - 10} more")
-        print(f"\n{store.path}/README.md has this with a picture; next: pluto-export --modules {store.path}")
+        show(result)
     return 0
+
+
+def go_on(store: Store) -> str:
+    kept = Store(store.path).names
+    return (
+        f"{store.path} holds {len(kept)} finished modules ({', '.join(kept) or 'none'}). "
+        f"Go on with: --into {store.path}"
+    )
+
+
+def show(result: TrainReport) -> None:
+    s = result.selector
+    print(table(result.matrix))
+    print(
+        f"\nall validation images: selector's blend {s.blend:.3f}, uniform average {s.uniform:.3f}, "
+        f"best single module {s.best_single:.3f}"
+    )
+    for problem in result.skipped[:10]:
+        print(f"left out: {problem}")
+    if len(result.skipped) > 10:
+        print(f"left out: {len(result.skipped) - 10} more")
+    print(f"\n{result.store}/README.md has this with a picture; next: pluto-export --modules {result.store}")
 
 
 def choose_domains(options: argparse.Namespace) -> list[Domain]:

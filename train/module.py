@@ -1,7 +1,7 @@
 """One module from one domain: the paper's recipe, at sizes that make sense for small data."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from pluto_edge.errors import ConfigError
 from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.modules import Dims
 from pluto_edge.train.features import Embedded, accuracy, logits
+from pluto_edge.train.progress import Step, ignore
 
 HEAD = ("head_weight", "head_bias")
 PROBE_DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -65,23 +66,25 @@ def train_module(
     val: Embedded,
     recipe: Recipe,
     checkpoint: Path | None = None,
-    on_batch: Callable[[str], object] = str,
+    step: Step = ignore,
 ) -> Trained:
     """Train prompt or adapters and head with the backbone frozen; keep the epoch that validates best.
 
-    With `checkpoint` every epoch is written there, and training goes on from the one that is found.
+    With `checkpoint` every epoch is written there, and training goes on from the one that is found, if it is of
+    the same images. `step` counts the batches of all epochs: training may stop earlier.
     """
     job = _Job(vit, dims, train, recipe)
-    if checkpoint is not None and checkpoint.is_file():
-        job.load(checkpoint)
-    else:
+    if checkpoint is None or not job.load(checkpoint, train.digest):
         job.probe(train, val)
+    total = recipe.epochs * job.batches
+    step(job.epoch * job.batches, total, "")
     while job.epoch < recipe.epochs and job.stale < recipe.patience:
-        for loss in job.run_epoch(train):
-            on_batch(f"loss {loss:.3f}, best {job.best_accuracy:.3f}")
+        for turn, loss in enumerate(job.run_epoch(train), job.epoch * job.batches + 1):
+            step(turn, total, f"loss {loss:.3f}, best {job.best_accuracy:.3f}")
         job.validate(val)
         if checkpoint is not None:
-            job.save(checkpoint)
+            job.save(checkpoint, train.digest)
+    step(total, total, "")
     return Trained({k: v.detach() for k, v in job.best.items()}, job.best_accuracy, job.epoch)
 
 
@@ -161,14 +164,14 @@ class _Job:
         return tokens[:, torch.cat([torch.arange(prefix), chosen])]
 
     def validate(self, val: Embedded) -> None:
-        score = accuracy(logits(self.vit, val, self.module), val.labels)
+        score = accuracy(torch.cat(list(logits(self.vit, val, self.module))), val.labels)
         if score > self.best_accuracy:
             self.best_accuracy, self.stale = score, 0
             self.best = {k: v.detach().clone() for k, v in self.params.items()}
         else:
             self.stale += 1
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, digest: str) -> None:
         tensors = {f"now.{k}": v.detach() for k, v in self.params.items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
         for number, optimizer in enumerate(self.optimizers):
@@ -177,12 +180,18 @@ class _Job:
                     if isinstance(value, Tensor):
                         tensors[f"optimizer.{number}.{index}.{key}"] = value
         counters = {"epoch": str(self.epoch), "stale": str(self.stale), "best": repr(self.best_accuracy)}
+        counters["digest"] = digest
         write_bytes(path, save({k: v.contiguous() for k, v in tensors.items()}, counters))
 
-    def load(self, path: Path) -> None:
-        tensors = load_file(path)
+    def load(self, path: Path, digest: str) -> bool:
+        """Go on from a checkpoint; False if there is none of these images."""
+        if not path.is_file():
+            return False
         with safe_open(path, framework="pt") as opened:
             counters = opened.metadata()
+        if counters["digest"] != digest:
+            return False
+        tensors = load_file(path)
         self.epoch, self.stale = int(counters["epoch"]), int(counters["stale"])
         self.best_accuracy = float(counters["best"])
         self.best = {k[5:]: v for k, v in tensors.items() if k.startswith("best.")}
@@ -196,6 +205,7 @@ class _Job:
                     _, _, index, name = key.split(".", 3)
                     state["state"].setdefault(int(index), {})[name] = value
             optimizer.load_state_dict(state)
+        return True
 
     def _schedule(self, turn: int) -> None:
         """Linear warm-up, then half a cosine to zero."""

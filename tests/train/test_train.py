@@ -23,8 +23,8 @@ from pluto_edge.export.exporter import run_export
 from pluto_edge.export.torch_vit import TorchViT
 from pluto_edge.modules import Dims
 from pluto_edge.store import Store
+from pluto_edge.train.cache import Cache
 from pluto_edge.train.data import scan
-from pluto_edge.train.features import embed
 from pluto_edge.train.module import Recipe, train_module
 from pluto_edge.train.selector import SelectorRecipe, SourceLogits, compare, sizes, train_selector
 
@@ -124,15 +124,18 @@ def test_a_stopped_training_goes_on_to_the_same_end(
     store = Store(tmp_path / "store")
     vit = TorchViT(load_backbone(store))
     domain = scan(photos)[0]
-    train, val = (embed(vit, domain, part, store.config.preprocessing) for part in (domain.train, domain.val))
+    cache = Cache(store, domain)
+    cache.fill(vit)
+    train, val = cache.embedded("train"), cache.embedded("val")
     dims, recipe = Dims("adapter", 4, 192, 12, 3), Recipe(epochs=4, batch=8, patience=9)
     whole = train_module(vit, dims, train, val, recipe)
     seen = 0
 
-    def stop(message: str) -> None:
+    def stop(done: int, total: int, note: str) -> None:
         nonlocal seen
         seen += 1
-        if seen == 8:  # three batches an epoch: in the third
+        assert total == 12  # three batches an epoch
+        if seen == 9:  # in the third, as the start is told, too
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
