@@ -96,7 +96,7 @@ class Cache:
                 shape = batch.tokens.shape[1:]
                 found[part].append(replace(batch, tokens=torch.empty(0)))
             unreadable = {k: v for batches in found.values() for b in batches for k, v in b.unreadable.items()}
-            check_enough(_without(self.domain, unreadable))
+            _check_enough(self.domain, unreadable)
             out.seek(0)
             out.write(_header({p: [sum(len(b.labels) for b in found[p]), *shape] for p in PARTS}, self.digest))
         tensors = {f"{p}.x_hat": torch.cat([b.x_hat for b in found[p]]) for p in PARTS}
@@ -189,6 +189,14 @@ def _stamp(path: Path) -> list[Any]:
 def _without(domain: Domain, unreadable: dict[str, str]) -> Domain:
     kept = {p: tuple(s for s in getattr(domain, p) if str(s.path) not in unreadable) for p in PARTS}
     return replace(domain, train=kept["train"], val=kept["val"])
+
+
+def _check_enough(domain: Domain, unreadable: dict[str, str]) -> None:
+    try:
+        check_enough(_without(domain, unreadable))
+    except ConfigError as cause:
+        path, why = next(iter(unreadable.items()))
+        raise ConfigError(f"{cause} that can be read; {path}: {why}") from cause
 
 
 def _metadata(file: Path) -> dict[str, str]:

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from pluto_edge.errors import ConfigError, MissingExtraError
-from pluto_edge.train.progress import Progress, Relay
+from pluto_edge.errors import ConfigError, MissingExtraError, PlutoError
+from pluto_edge.train.progress import Message, Progress, Relay
 
 Job = Callable[..., str]
 Arguments = Sequence[tuple[object, ...]]
@@ -60,16 +60,23 @@ class Workers:
     def _in_processes(self, job: Job, arguments: Arguments, progress: Progress) -> Iterator[str]:
         context, others = get_context("spawn"), set(active_children())
         threads = self.threads or max(1, torch.get_num_threads() // self.jobs)
-        queue = context.Queue()
-        queue.cancel_join_thread()
-        pool = ProcessPoolExecutor(min(self.jobs, len(arguments)), context, _start_worker, (threads, queue))
+        inbox, outbox = context.Pipe(duplex=False)
+        start = (threads, outbox, context.Lock())
+        pool = ProcessPoolExecutor(min(self.jobs, len(arguments)), context, _start_worker, start)
+
+        def get() -> Message:
+            if not inbox.poll(POLL):
+                raise Empty
+            message: Message = inbox.recv()
+            return message
+
         try:
             with _deaf_to_interrupts():  # the processes inherit it: Ctrl-C is this process's to handle
                 futures = [pool.submit(_work, job, a) for a in arguments]
-            with _relayed(lambda: queue.get(timeout=POLL), progress):
+            with _relayed(get, progress):
                 yield from (f.result() for f in as_completed(futures))
         except BrokenProcessPool as cause:
-            raise ConfigError(
+            raise PlutoError(
                 "a process of --jobs was killed, perhaps for want of memory; go on with --into and fewer jobs"
             ) from cause
         finally:
@@ -101,13 +108,17 @@ class Workers:
             queue.shutdown(force=True)
 
 
-_outbox: Any = None  # of a worker process: where its progress goes
+_put: Callable[[Message], object]  # of a worker process: where its progress goes
 
 
-def _start_worker(threads: int, queue: Any) -> None:
-    global _outbox
-    _outbox = queue
-    queue.cancel_join_thread()
+def _start_worker(threads: int, outbox: Any, lock: Any) -> None:
+    global _put
+
+    def put(message: Message) -> None:
+        with lock:
+            outbox.send(message)
+
+    _put = put
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -121,7 +132,7 @@ def _end_with_parent() -> None:
 
 
 def _work(job: Job, arguments: tuple[object, ...]) -> str:
-    return job(*arguments, Relay(_outbox.put))
+    return job(*arguments, Relay(_put))
 
 
 def _work_on_ray(job: Job, arguments: tuple[object, ...], threads: int, queue: Any) -> str:
@@ -143,26 +154,29 @@ def _connect() -> Any:
 
 
 @contextmanager
-def _relayed(get: Callable[[], tuple[str, int, int, str]], progress: Progress) -> Iterator[None]:
-    """While the block runs, what `get` gives goes to `progress`."""
-    over = threading.Event()
+def _relayed(get: Callable[[], Message], progress: Progress) -> Iterator[None]:
+    """While the block runs, and until nothing is left if it ends well, what `get` gives goes to `progress`."""
+    finished, stopped = threading.Event(), threading.Event()
 
     def listen() -> None:
-        while not over.is_set():
+        while not stopped.is_set():
             try:
-                item = get()
+                message = get()
             except Empty:
+                if finished.is_set():
+                    return
                 continue
-            except Exception:  # the queue went away with its jobs: there is nothing more to tell
-                return
-            progress.step(*item)
+            progress.step(*message)
 
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
     try:
         yield
+        finished.set()
+    except BaseException:
+        stopped.set()
+        raise
     finally:
-        over.set()
         thread.join(GRACE)
 
 

@@ -34,7 +34,7 @@ class Recipe:
 
     epochs: int = 20
     batch: int = 32
-    lr: float | None = None  # None: 0.25 for prompts (SGD), 0.004 for adapters (AdamW)
+    lr: float | None = None  # None: 1 for prompts (SGD), 0.004 for adapters (AdamW)
     head_lr: float = 0.004
     weight_decay: float = 0.01
     warmup: float = 0.1
@@ -47,6 +47,13 @@ class Recipe:
         for name in ("epochs", "batch", "patience"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: want at least 1, got {getattr(self, name)}")
+        for name in ("lr", "head_lr"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name}: want more than 0, got {value}")
+        for name in ("weight_decay", "seed"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name}: want 0 or more, got {getattr(self, name)}")
         for name in ("warmup", "smoothing", "patch_drop"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}: want 0 up to, but not, 1, got {getattr(self, name)}")
@@ -94,12 +101,13 @@ class _Job:
     def __init__(self, vit: TorchViT, dims: Dims, train: Embedded, recipe: Recipe) -> None:
         self.vit, self.dims, self.recipe = vit, dims, recipe
         generator = torch.Generator().manual_seed(recipe.seed)
-        self.params = {k: _start(k, s, dims.width, generator).requires_grad_() for k, s in dims.shapes.items()}
+        patch = train.tokens[:, vit.layout.prefix :].mean(dim=(0, 1))
+        self.params = {k: _start(k, s, patch, generator).requires_grad_() for k, s in dims.shapes.items()}
         body = [v for k, v in self.params.items() if k not in HEAD]
         head = [self.params[k] for k in HEAD]
         scale = recipe.batch / 256
         if dims.kind == "vpt":
-            lr = (recipe.lr or 0.25) * scale
+            lr = (recipe.lr or 1.0) * scale
             self.optimizers: list[torch.optim.Optimizer] = [
                 torch.optim.SGD(body, lr, momentum=0.9, weight_decay=recipe.weight_decay / 100)
             ]
@@ -236,11 +244,16 @@ def _regress(x: Tensor, y: Tensor, classes: int, decay: float, smoothing: float)
     return weight.detach(), bias.detach()
 
 
-def _start(name: str, shape: tuple[int, ...], width: int, generator: torch.Generator) -> Tensor:
-    """VPT's uniform prompts; adapters that start as the identity; a head of zeros (the probe fills it)."""
+def _start(name: str, shape: tuple[int, ...], patch: Tensor, generator: torch.Generator) -> Tensor:
+    """Prompts near the mean patch; adapters that start as the identity; a head of zeros (the probe fills it).
+
+    VPT's uniform prompts are unlike any patch: LayerNorm makes them as loud as one, and the features suffer. Around
+    the mean patch, with a tenth of VPT's spread to tell them apart, they change little until they are trained.
+    """
+    width = len(patch)
     if name == "prompt":
-        bound = math.sqrt(6 / (3 * 16 * 16 + width))
-        return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+        bound = 0.1 * math.sqrt(6 / (3 * 16 * 16 + width))
+        return patch + torch.empty(shape).uniform_(-bound, bound, generator=generator)
     if name == "down_weight":
         return torch.empty(shape).normal_(0, 1 / math.sqrt(width), generator=generator)
     return torch.zeros(shape)

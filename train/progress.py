@@ -10,6 +10,8 @@ from tqdm import tqdm
 
 Step = Callable[[int, int, str], object]  # done, total, what else there is to say
 
+Message = tuple[str, int, int, str]  # task, done, total, note: a step on its way from another process
+
 INTERVAL = 0.1  # seconds between two reports of one task from another process
 
 
@@ -46,7 +48,7 @@ class Bars(AbstractContextManager["Bars"]):
 
     def step(self, task: str, done: int, total: int, note: str = "") -> None:
         if task not in self.bars:
-            self.bars[task] = tqdm(total=total, desc=task, initial=done, disable=None, leave=False)
+            self.bars[task] = tqdm(total=total, desc=task, initial=min(done, total), disable=None, leave=False)
         bar = self.bars[task]
         bar.set_postfix_str(note, refresh=False)
         bar.update(done - bar.n)
@@ -60,7 +62,7 @@ class Bars(AbstractContextManager["Bars"]):
 class Relay:
     """The progress of a job elsewhere: `put` takes it home, not more often than is worth it."""
 
-    def __init__(self, put: Callable[[tuple[str, int, int, str]], object]) -> None:
+    def __init__(self, put: Callable[[Message], object]) -> None:
         self.put, self.last = put, dict[str, float]()
 
     def step(self, task: str, done: int, total: int, note: str = "") -> None:

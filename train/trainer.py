@@ -54,6 +54,8 @@ class TrainReport:
 def create_store(path: Path, choice: BackboneChoice, classes: Sequence[str], kind: Kind, size: int) -> Store:
     """A store with a backbone and no module yet."""
     check_vacant(path)
+    if choice.image_size < 1:
+        raise ConfigError(f"--image-size: want at least 1, got {choice.image_size}")
     if choice.weights is None and choice.pretrained is None:
         raise ConfigError("the backbone needs weights: --weights FILE.safetensors, or --pretrained TAG of timm")
     image = (choice.image_size, choice.image_size)
