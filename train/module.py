@@ -61,9 +61,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Trained:
+    """The best epoch's module and its validation accuracy; `probe` is that of the linear probe it started from."""
+
     module: Params
     accuracy: float
     epochs: int
+    probe: float
 
 
 def train_module(
@@ -92,7 +95,7 @@ def train_module(
         if checkpoint is not None:
             job.save(checkpoint, train.digest)
     step(total, total, "")
-    return Trained({k: v.detach() for k, v in job.best.items()}, job.best_accuracy, job.epoch)
+    return Trained({k: v.detach() for k, v in job.best.items()}, job.best_accuracy, job.epoch, job.probe_accuracy)
 
 
 class _Job:
@@ -117,7 +120,7 @@ class _Job:
         self.optimizers.append(torch.optim.AdamW(head, recipe.head_lr * scale, weight_decay=recipe.weight_decay))
         self.base = [o.param_groups[0]["lr"] for o in self.optimizers]
         self.batches = max(1, math.ceil(len(train) / recipe.batch))
-        self.epoch, self.stale, self.best_accuracy = 0, 0, -1.0
+        self.epoch, self.stale, self.best_accuracy, self.probe_accuracy = 0, 0, -1.0, -1.0
         self.best: Params = {}
 
     @property
@@ -135,7 +138,8 @@ class _Job:
         for decay in PROBE_DECAYS:
             head = _regress(here, train.labels, self.dims.classes, decay, self.recipe.smoothing)
             scores.append((accuracy(F.linear(there, *head), val.labels), decay, head))
-        self.best_accuracy, _, head = max(scores, key=lambda s: s[:2])
+        self.probe_accuracy, _, head = max(scores, key=lambda s: s[:2])
+        self.best_accuracy = self.probe_accuracy
         with torch.no_grad():
             for name, value in zip(HEAD, head, strict=True):
                 self.params[name].copy_(value)
@@ -188,7 +192,7 @@ class _Job:
                     if isinstance(value, Tensor):
                         tensors[f"optimizer.{number}.{index}.{key}"] = value
         counters = {"epoch": str(self.epoch), "stale": str(self.stale), "best": repr(self.best_accuracy)}
-        counters["digest"] = digest
+        counters |= {"probe": repr(self.probe_accuracy), "digest": digest}
         write_bytes(path, save({k: v.contiguous() for k, v in tensors.items()}, counters))
 
     def load(self, path: Path, digest: str) -> bool:
@@ -197,11 +201,11 @@ class _Job:
             return False
         with safe_open(path, framework="pt") as opened:
             counters = opened.metadata()
-        if counters["digest"] != digest:
+        if counters.get("digest") != digest:
             return False
         tensors = load_file(path)
         self.epoch, self.stale = int(counters["epoch"]), int(counters["stale"])
-        self.best_accuracy = float(counters["best"])
+        self.best_accuracy, self.probe_accuracy = float(counters["best"]), float(counters["probe"])
         self.best = {k[5:]: v for k, v in tensors.items() if k.startswith("best.")}
         with torch.no_grad():
             for key, value in self.params.items():

@@ -37,6 +37,7 @@ A {config.kind} module of size {config.size} for {config.architecture}: {config.
 | training images | {len(domain.train)} |
 | validation images | {len(domain.val)} |
 | validation accuracy | {config.metrics["accuracy"]:.3f}, the best of {config.metrics["epochs"]:.0f} epochs |
+| of the linear probe it starts from | {config.metrics["probe"]:.3f} |
 | recipe | batch {recipe.batch}, at most {recipe.epochs} epochs, seed {recipe.seed} |
 | written by | {config.writer} |
 

@@ -175,7 +175,12 @@ def train_one(path: Path, domain: Domain, recipe: Recipe, progress: Progress) ->
         classes=domain.classes,
         architecture=store.config.backbone.architecture,
         source=report.source_of(domain),
-        metrics={"accuracy": round(trained.accuracy, 4), "epochs": trained.epochs, "images": len(domain.train)},
+        metrics={
+            "accuracy": round(trained.accuracy, 4),
+            "probe": round(trained.probe, 4),
+            "epochs": trained.epochs,
+            "images": len(domain.train),
+        },
     )
     tensors = {k: v.numpy() for k, v in trained.module.items()}
     store.write_module(Module(domain.name, dims, tensors), config, report.card(config, domain, recipe))

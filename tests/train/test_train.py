@@ -51,7 +51,9 @@ def test_train_export_predict(photos: Path, weights: Path, tmp_path: Path, kind:
     assert Store(store).names == ("dawn", "noon")
     for name in ("dawn", "noon"):
         assert "validation accuracy" in (store / "modules" / name / "README.md").read_text()
-        assert Store(store).module_config(name).metrics["accuracy"] > 0.4  # a random backbone, three classes
+        metrics = Store(store).module_config(name).metrics
+        assert metrics["accuracy"] > 0.4  # a random backbone, three classes
+        assert metrics["accuracy"] >= metrics["probe"] >= 0
     text = (store / "README.md").read_text()
     assert "uniform average" in text and "accuracy.png" in text
     assert (store / "accuracy.png").read_bytes().startswith(b"\x89PNG")
@@ -144,7 +146,7 @@ def test_a_stopped_training_goes_on_to_the_same_end(
         train_module(vit, dims, train, val, recipe, tmp_path / "checkpoint", stop)
     assert (tmp_path / "checkpoint").is_file()
     resumed = train_module(vit, dims, train, val, recipe, tmp_path / "checkpoint")
-    assert resumed.accuracy == whole.accuracy
+    assert (resumed.accuracy, resumed.probe) == (whole.accuracy, whole.probe)
     for name, value in whole.module.items():
         torch.testing.assert_close(resumed.module[name], value, rtol=0, atol=0)
 
