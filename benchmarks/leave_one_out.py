@@ -21,9 +21,9 @@ from pluto_edge.runtime.algorithm import update_selector
 from pluto_edge.runtime.network import Pass
 from pluto_edge.runtime.state import State
 from pluto_edge.store import Store
-from pluto_edge.train.data import Domain, readable, scan
+from pluto_edge.train.cache import Cache
+from pluto_edge.train.data import Domain, scan
 from pluto_edge.train.selector import SelectorRecipe, SourceLogits, compare, join, train_selector
-from pluto_edge.train.trainer import cached_logits
 
 RATES = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
 BATCH = 64
@@ -37,12 +37,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     store = Store(options.store)
-    domains = [readable(d)[0] for d in scan(options.data, per_class=options.per_class) if d.name in store.names]
+    domains = [d for d in scan(options.data, per_class=options.per_class) if d.name in store.names]
     zero, rates = [], []
     for target in domains:
         sources = [d for d in domains if d != target]
         names = [d.name for d in sources]
-        held = join([cached_logits(store, target, part, names) for part in ("train", "val")])
+        held = join([Cache(store, target).source(part, names) for part in ("train", "val")])
         scores = []
         for seed in range(options.seeds):
             weights = initialise(store, sources, seed)
@@ -64,7 +64,7 @@ def main() -> None:
 
 def initialise(store: Store, sources: list[Domain], seed: int) -> SelectorWeights:
     names = [d.name for d in sources]
-    train, val = (join([cached_logits(store, d, part, names) for d in sources]) for part in ("train", "val"))
+    train, val = (join([Cache(store, d).source(part, names) for d in sources]) for part in ("train", "val"))
     return train_selector(train, val, SelectorRecipe(seed=seed)).weights
 
 
@@ -73,7 +73,7 @@ def follow(store: Store, sources: list[Domain], start: SelectorWeights, rate: fl
     config, state, right, total = AdaptConfig(selector_lr=rate), State(start), 0, 0
     names = [d.name for d in sources]
     for domain in sources:
-        data: SourceLogits = cached_logits(store, domain, "val", names)
+        data: SourceLogits = Cache(store, domain).source("val", names)
         order = np.random.default_rng(0).permutation(len(data.labels))
         for index in np.array_split(order, max(1, len(order) // BATCH)):
             logits, x = data.logits.numpy()[index], data.x_hat.numpy()[index]

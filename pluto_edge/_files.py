@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,16 +76,25 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
+    with whole_file(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of `path` when the block ends well, and vanishes otherwise."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(0o666 & ~_umask())
         Path(name).replace(path)
-    except BaseException:
+    except BaseException as cause:
         Path(name).unlink(missing_ok=True)
+        if isinstance(cause, OSError) and cause.filename is None:  # a full disk does not say which file
+            raise OSError(cause.errno, cause.strerror, str(path)) from cause
         raise
     sync_folder(path.parent)
 

@@ -113,8 +113,7 @@ class Store:
     def create(cls, path: str | Path, config: StoreConfig) -> "Store":
         """A new store with no module yet; a folder that is not empty is refused."""
         path = Path(path)
-        if path.exists() and any(path.iterdir()):
-            raise StoreError(f"{path}: the folder exists and is not empty")
+        check_vacant(path)
         path.mkdir(parents=True, exist_ok=True)
         write_text(path / "store.json", to_text(config))
         return cls(path)
@@ -182,6 +181,12 @@ class Store:
 
     def save_selector(self, weights: SelectorWeights) -> None:
         write_tensors(self.selector_file, weights.tensors)
+
+
+def check_vacant(path: Path) -> None:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        what = "the folder exists and is not empty" if path.is_dir() else "it exists and is not a folder"
+        raise StoreError(f"{path}: {what}")
 
 
 def read_module_config(folder: Path) -> ModuleConfig:

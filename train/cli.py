@@ -1,24 +1,28 @@
 """`pluto train`."""
 
 import argparse
+import errno
+import shutil
 import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from tqdm import tqdm
-
-from pluto_edge.errors import ConfigError
+from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.modules import Kind
 from pluto_edge.store import Store
 from pluto_edge.train.corruptions import NAMES
 from pluto_edge.train.data import Domain, corrupted, scan
+from pluto_edge.train.jobs import Workers
 from pluto_edge.train.module import Recipe
+from pluto_edge.train.progress import Bars, Silent
 from pluto_edge.train.report import table
 from pluto_edge.train.selector import SelectorRecipe
-from pluto_edge.train.trainer import BackboneChoice, create_store, describe, run_train
+from pluto_edge.train.trainer import BackboneChoice, TrainReport, create_store, describe, run_train
 
-PROMPTS, BOTTLENECK, IMAGE_SIZE = 10, 8, 224
+KIND: Kind = "adapter"
+SIZES: dict[Kind, int] = {"vpt": 10, "adapter": 8}
+IMAGE_SIZE = 224
 BACKBONE_OPTIONS = (
     "backbone",
     "weights",
@@ -40,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "examples:\n"
         "  pluto train --data photos/ --out store/ --backbone vit_small_patch16_224 --pretrained augreg_in21k\n"
         "  pluto train --data photos/ --out store/ --backbone vit_small_patch14_reg4_dinov2 \\\n"
-        "              --weights dinov2s.safetensors --image-size 112 --kind adapter\n"
+        "              --weights dinov2s.safetensors --image-size 112\n"
         "  pluto train --data photos/ --into store/ --only fog        # one more domain, the others untouched\n"
         "  pluto train --data clean/ --out store/ ... --corruptions fog,snow --severities 1-5 --jobs 2\n"
         "\n"
@@ -56,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _corruption_arguments(parser.add_argument_group("corruption domains, made from one clean folder"))
     running = parser.add_argument_group("running")
     running.add_argument("--jobs", type=int, default=1, help="domains trained at the same time (default: 1)")
+    running.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="of torch, for each job (default: the cores, shared by the jobs)",
+    )
     running.add_argument("--ray", action="store_true", help="spread the domains over the Ray cluster found")
     running.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
     running.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
@@ -67,9 +77,9 @@ def _backbone_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--pretrained", metavar="TAG", help="or timm's pretrained tag")
     group.add_argument("--image-size", type=int, help="a multiple of the patch size (default: 224)")
     group.add_argument("--crop-pct", type=float, help="share of the image kept by the crop (default: 1)")
-    group.add_argument("--kind", choices=get_args(Kind), help="prompts or adapters (default: vpt)")
-    group.add_argument("--prompts", type=int, help=f"prompt tokens (default: {PROMPTS})")
-    group.add_argument("--bottleneck", type=int, help=f"of adapters (default: {BOTTLENECK})")
+    group.add_argument("--kind", choices=get_args(Kind), help=f"prompts or adapters (default: {KIND})")
+    group.add_argument("--prompts", type=int, help=f"prompt tokens (default: {SIZES['vpt']})")
+    group.add_argument("--bottleneck", type=int, help=f"of adapters (default: {SIZES['adapter']})")
 
 
 def _recipe_arguments(group: argparse._ArgumentGroup) -> None:
@@ -77,7 +87,7 @@ def _recipe_arguments(group: argparse._ArgumentGroup) -> None:
     helps = {
         "epochs": "at most",
         "batch": "images a batch",
-        "lr": "for 256 images a batch (default: 0.25 for prompts, SGD; 0.004 for adapters, AdamW)",
+        "lr": "for 256 images a batch (default: 1 for prompts, SGD; 0.004 for adapters, AdamW)",
         "head_lr": "of the head, AdamW",
         "weight_decay": "of AdamW; prompts get a hundredth",
         "warmup": "share of the epochs",
@@ -104,56 +114,65 @@ def _corruption_arguments(group: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> int:
     recipe = Recipe(**{f.name: getattr(options, f.name) for f in fields(Recipe)})
+    workers = Workers(options.jobs, options.threads, options.ray)
     domains = choose_domains(options)
     store = open_store(options, domains)
-    silent = options.quiet or options.json
-    bar = tqdm(total=0, bar_format="{elapsed}  {desc}", disable=silent or None, leave=False)
-
-    def say(who: str, what: str) -> None:
-        if what == "done":
-            bar.write(f"{who}: done", file=sys.stderr) if not silent else None
-        bar.set_description_str(f"{who}: {what}")
-
     try:
-        with bar:
+        with Silent() if options.quiet or options.json else Bars() as progress:
             result = run_train(
                 store,
                 domains,
                 recipe=recipe,
                 selector=SelectorRecipe(seed=recipe.seed),
                 only=options.only or (),
-                jobs=options.jobs,
-                ray=options.ray,
-                say=say,
+                workers=workers,
+                progress=progress,
             )
     except KeyboardInterrupt:
-        kept = Store(store.path).names
-        print(
-            f"pluto: interrupted; {store.path} holds {len(kept)} finished modules"
-            f" ({', '.join(kept) or 'none'}). Go on with: --into {store.path}",
-            file=sys.stderr,
-        )
+        print(f"pluto: interrupted; {go_on(store)}", file=sys.stderr)
         return 130
+    except ConfigError:
+        if options.out is not None and not Store(store.path).names:  # nothing was made of these settings
+            shutil.rmtree(store.path)
+        raise
+    except OSError as cause:
+        if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise StoreError(f"{cause.filename}: {cause.strerror}; make room. {go_on(store)}") from cause
     if options.json:
         print(describe(result))
     elif not options.quiet:
-        s = result.selector
-        print(table(result.matrix))
-        print(
-            f"\nall validation images: selector's blend {s.blend:.3f}, uniform average {s.uniform:.3f}, "
-            f"best single module {s.best_single:.3f}"
-        )
-        for problem in result.skipped[:10]:
-            print(f"left out: {problem}")
-        if len(result.skipped) > 10:
-            print(f"left out: {len(result.skipped) - 10} more")
-        print(f"\n{store.path}/README.md has this with a picture; next: pluto-export --modules {store.path}")
+        show(result)
     return 0
+
+
+def go_on(store: Store) -> str:
+    kept = Store(store.path).names
+    return (
+        f"{store.path} holds {len(kept)} finished modules ({', '.join(kept) or 'none'}). "
+        f"Go on with: --into {store.path}"
+    )
+
+
+def show(result: TrainReport) -> None:
+    s = result.selector
+    print(table(result.matrix))
+    print(
+        f"\nall validation images: selector's blend {s.blend:.3f}, uniform average {s.uniform:.3f}, "
+        f"best single module {s.best_single:.3f}"
+    )
+    for problem in result.skipped[:10]:
+        print(f"left out: {problem}")
+    if len(result.skipped) > 10:
+        print(f"left out: {len(result.skipped) - 10} more")
+    print(f"\n{result.store}/README.md has this with a picture; next: pluto-export --modules {result.store}")
 
 
 def choose_domains(options: argparse.Namespace) -> list[Domain]:
     if not 0 < options.val_share < 1:
         raise ConfigError(f"--val-share: want more than 0 and less than 1, got {options.val_share}")
+    if options.per_class is not None and options.per_class < 1:
+        raise ConfigError(f"--per-class: want at least 1, got {options.per_class}")
     domains = scan(options.data, val_share=options.val_share, per_class=options.per_class, seed=options.seed)
     if options.corruptions:
         if len(domains) != 1:
@@ -196,13 +215,18 @@ def open_store(options: argparse.Namespace, domains: list[Domain]) -> Store:
         return Store(options.into)
     if options.backbone is None:
         raise ConfigError("--backbone: which timm ViT? For example vit_small_patch16_224")
-    kind: Kind = options.kind or "vpt"
-    size = (options.prompts or PROMPTS) if kind == "vpt" else (options.bottleneck or BOTTLENECK)
+    if options.weights is not None and options.pretrained is not None:
+        raise ConfigError("--weights and --pretrained: one of the two")
+    kind: Kind = options.kind or KIND
+    own, other = ("prompts", "bottleneck") if kind == "vpt" else ("bottleneck", "prompts")
+    if getattr(options, other) is not None:
+        raise ConfigError(f"--{other}: modules of kind {kind} have none; give --{own}")
+    size = getattr(options, own)
     choice = BackboneChoice(
         options.backbone,
-        options.image_size or IMAGE_SIZE,
+        IMAGE_SIZE if options.image_size is None else options.image_size,
         options.weights,
         options.pretrained,
         1.0 if options.crop_pct is None else options.crop_pct,
     )
-    return create_store(options.out, choice, domains[0].classes, kind, size)
+    return create_store(options.out, choice, domains[0].classes, kind, SIZES[kind] if size is None else size)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from pluto_edge._files import check_name
 from pluto_edge.errors import ConfigError
@@ -79,29 +78,6 @@ def corrupted(clean: Domain, names: Sequence[str], severities: Sequence[int], se
     ]
 
 
-def readable(domain: Domain) -> tuple[Domain, list[str]]:
-    """The domain without images that cannot be read, and what was wrong with those."""
-    problems: list[str] = []
-    kept: dict[str, tuple[Sample, ...]] = {}
-    for part in ("train", "val"):
-        good = []
-        for sample in getattr(domain, part):
-            try:
-                with Image.open(sample.path) as image:
-                    image.load()
-                good.append(sample)
-            except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as cause:
-                problems.append(f"{sample.path}: {cause}")
-        kept[part] = tuple(good)
-    domain = replace(domain, train=kept["train"], val=kept["val"])
-    _check_enough(domain)
-    return domain, problems
-
-
-def labels(samples: Sequence[Sample]) -> NDArray[np.int64]:
-    return np.array([s.label for s in samples], np.int64)
-
-
 def _scan_domain(folder: Path, val_share: float, per_class: int | None, seed: int) -> Domain:
     check_name(folder.name, f"{folder.parent}: domain", ConfigError)
     below = {p.name for p in folder.iterdir() if p.is_dir()}
@@ -123,11 +99,12 @@ def _scan_domain(folder: Path, val_share: float, per_class: int | None, seed: in
         train += [Sample(p, label) for p in files[:per_class]]
         val += [Sample(p, label) for p in held]
     domain = Domain(folder.name, classes, tuple(train), tuple(val))
-    _check_enough(domain)
+    check_enough(domain)
     return domain
 
 
-def _check_enough(domain: Domain) -> None:
+def check_enough(domain: Domain) -> None:
+    """Two classes or more, a training image of each, and validation images."""
     if len(domain.classes) < 2:
         found = ", ".join(domain.classes) or "none"
         raise ConfigError(f"domain {domain.name}: want two classes or more, found {found}")

@@ -1,7 +1,7 @@
 """One module from one domain: the paper's recipe, at sizes that make sense for small data."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from pluto_edge.errors import ConfigError
 from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.modules import Dims
 from pluto_edge.train.features import Embedded, accuracy, logits
+from pluto_edge.train.progress import Step, ignore
 
 HEAD = ("head_weight", "head_bias")
 PROBE_DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -33,7 +34,7 @@ class Recipe:
 
     epochs: int = 20
     batch: int = 32
-    lr: float | None = None  # None: 0.25 for prompts (SGD), 0.004 for adapters (AdamW)
+    lr: float | None = None  # None: 1 for prompts (SGD), 0.004 for adapters (AdamW)
     head_lr: float = 0.004
     weight_decay: float = 0.01
     warmup: float = 0.1
@@ -46,6 +47,13 @@ class Recipe:
         for name in ("epochs", "batch", "patience"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: want at least 1, got {getattr(self, name)}")
+        for name in ("lr", "head_lr"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name}: want more than 0, got {value}")
+        for name in ("weight_decay", "seed"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name}: want 0 or more, got {getattr(self, name)}")
         for name in ("warmup", "smoothing", "patch_drop"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}: want 0 up to, but not, 1, got {getattr(self, name)}")
@@ -53,9 +61,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Trained:
+    """The best epoch's module and its validation accuracy; `probe` is that of the linear probe it started from."""
+
     module: Params
     accuracy: float
     epochs: int
+    probe: float
 
 
 def train_module(
@@ -65,24 +76,26 @@ def train_module(
     val: Embedded,
     recipe: Recipe,
     checkpoint: Path | None = None,
-    on_batch: Callable[[str], object] = str,
+    step: Step = ignore,
 ) -> Trained:
     """Train prompt or adapters and head with the backbone frozen; keep the epoch that validates best.
 
-    With `checkpoint` every epoch is written there, and training goes on from the one that is found.
+    With `checkpoint` every epoch is written there, and training goes on from the one that is found, if it is of
+    the same images. `step` counts the batches of all epochs: training may stop earlier.
     """
     job = _Job(vit, dims, train, recipe)
-    if checkpoint is not None and checkpoint.is_file():
-        job.load(checkpoint)
-    else:
+    if checkpoint is None or not job.load(checkpoint, train.digest):
         job.probe(train, val)
+    total = recipe.epochs * job.batches
+    step(job.epoch * job.batches, total, "")
     while job.epoch < recipe.epochs and job.stale < recipe.patience:
-        for loss in job.run_epoch(train):
-            on_batch(f"loss {loss:.3f}, best {job.best_accuracy:.3f}")
+        for turn, loss in enumerate(job.run_epoch(train), job.epoch * job.batches + 1):
+            step(turn, total, f"loss {loss:.3f}, best {job.best_accuracy:.3f}")
         job.validate(val)
         if checkpoint is not None:
-            job.save(checkpoint)
-    return Trained({k: v.detach() for k, v in job.best.items()}, job.best_accuracy, job.epoch)
+            job.save(checkpoint, train.digest)
+    step(total, total, "")
+    return Trained({k: v.detach() for k, v in job.best.items()}, job.best_accuracy, job.epoch, job.probe_accuracy)
 
 
 class _Job:
@@ -91,12 +104,13 @@ class _Job:
     def __init__(self, vit: TorchViT, dims: Dims, train: Embedded, recipe: Recipe) -> None:
         self.vit, self.dims, self.recipe = vit, dims, recipe
         generator = torch.Generator().manual_seed(recipe.seed)
-        self.params = {k: _start(k, s, dims.width, generator).requires_grad_() for k, s in dims.shapes.items()}
+        patch = train.tokens[:, vit.layout.prefix :].mean(dim=(0, 1))
+        self.params = {k: _start(k, s, patch, generator).requires_grad_() for k, s in dims.shapes.items()}
         body = [v for k, v in self.params.items() if k not in HEAD]
         head = [self.params[k] for k in HEAD]
         scale = recipe.batch / 256
         if dims.kind == "vpt":
-            lr = (recipe.lr or 0.25) * scale
+            lr = (recipe.lr or 1.0) * scale
             self.optimizers: list[torch.optim.Optimizer] = [
                 torch.optim.SGD(body, lr, momentum=0.9, weight_decay=recipe.weight_decay / 100)
             ]
@@ -106,7 +120,7 @@ class _Job:
         self.optimizers.append(torch.optim.AdamW(head, recipe.head_lr * scale, weight_decay=recipe.weight_decay))
         self.base = [o.param_groups[0]["lr"] for o in self.optimizers]
         self.batches = max(1, math.ceil(len(train) / recipe.batch))
-        self.epoch, self.stale, self.best_accuracy = 0, 0, -1.0
+        self.epoch, self.stale, self.best_accuracy, self.probe_accuracy = 0, 0, -1.0, -1.0
         self.best: Params = {}
 
     @property
@@ -124,7 +138,8 @@ class _Job:
         for decay in PROBE_DECAYS:
             head = _regress(here, train.labels, self.dims.classes, decay, self.recipe.smoothing)
             scores.append((accuracy(F.linear(there, *head), val.labels), decay, head))
-        self.best_accuracy, _, head = max(scores, key=lambda s: s[:2])
+        self.probe_accuracy, _, head = max(scores, key=lambda s: s[:2])
+        self.best_accuracy = self.probe_accuracy
         with torch.no_grad():
             for name, value in zip(HEAD, head, strict=True):
                 self.params[name].copy_(value)
@@ -161,14 +176,14 @@ class _Job:
         return tokens[:, torch.cat([torch.arange(prefix), chosen])]
 
     def validate(self, val: Embedded) -> None:
-        score = accuracy(logits(self.vit, val, self.module), val.labels)
+        score = accuracy(torch.cat(list(logits(self.vit, val, self.module))), val.labels)
         if score > self.best_accuracy:
             self.best_accuracy, self.stale = score, 0
             self.best = {k: v.detach().clone() for k, v in self.params.items()}
         else:
             self.stale += 1
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, digest: str) -> None:
         tensors = {f"now.{k}": v.detach() for k, v in self.params.items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
         for number, optimizer in enumerate(self.optimizers):
@@ -177,14 +192,20 @@ class _Job:
                     if isinstance(value, Tensor):
                         tensors[f"optimizer.{number}.{index}.{key}"] = value
         counters = {"epoch": str(self.epoch), "stale": str(self.stale), "best": repr(self.best_accuracy)}
+        counters |= {"probe": repr(self.probe_accuracy), "digest": digest}
         write_bytes(path, save({k: v.contiguous() for k, v in tensors.items()}, counters))
 
-    def load(self, path: Path) -> None:
-        tensors = load_file(path)
+    def load(self, path: Path, digest: str) -> bool:
+        """Go on from a checkpoint; False if there is none of these images."""
+        if not path.is_file():
+            return False
         with safe_open(path, framework="pt") as opened:
             counters = opened.metadata()
+        if counters.get("digest") != digest:
+            return False
+        tensors = load_file(path)
         self.epoch, self.stale = int(counters["epoch"]), int(counters["stale"])
-        self.best_accuracy = float(counters["best"])
+        self.best_accuracy, self.probe_accuracy = float(counters["best"]), float(counters["probe"])
         self.best = {k[5:]: v for k, v in tensors.items() if k.startswith("best.")}
         with torch.no_grad():
             for key, value in self.params.items():
@@ -196,6 +217,7 @@ class _Job:
                     _, _, index, name = key.split(".", 3)
                     state["state"].setdefault(int(index), {})[name] = value
             optimizer.load_state_dict(state)
+        return True
 
     def _schedule(self, turn: int) -> None:
         """Linear warm-up, then half a cosine to zero."""
@@ -226,11 +248,16 @@ def _regress(x: Tensor, y: Tensor, classes: int, decay: float, smoothing: float)
     return weight.detach(), bias.detach()
 
 
-def _start(name: str, shape: tuple[int, ...], width: int, generator: torch.Generator) -> Tensor:
-    """VPT's uniform prompts; adapters that start as the identity; a head of zeros (the probe fills it)."""
+def _start(name: str, shape: tuple[int, ...], patch: Tensor, generator: torch.Generator) -> Tensor:
+    """Prompts near the mean patch; adapters that start as the identity; a head of zeros (the probe fills it).
+
+    VPT's uniform prompts are unlike any patch: LayerNorm makes them as loud as one, and the features suffer. Around
+    the mean patch, with a tenth of VPT's spread to tell them apart, they change little until they are trained.
+    """
+    width = len(patch)
     if name == "prompt":
-        bound = math.sqrt(6 / (3 * 16 * 16 + width))
-        return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+        bound = 0.1 * math.sqrt(6 / (3 * 16 * 16 + width))
+        return patch + torch.empty(shape).uniform_(-bound, bound, generator=generator)
     if name == "down_weight":
         return torch.empty(shape).normal_(0, 1 / math.sqrt(width), generator=generator)
     return torch.zeros(shape)

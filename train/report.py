@@ -1,11 +1,12 @@
 """What training leaves for people: model cards, the matrix of accuracies as a table and as a picture."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pluto_edge import _text
-from pluto_edge._files import write_text
+from pluto_edge._files import write_bytes, write_text
 from pluto_edge.store import ModuleConfig, Store
 from pluto_edge.train.data import Domain
 from pluto_edge.train.module import Recipe
@@ -36,6 +37,7 @@ A {config.kind} module of size {config.size} for {config.architecture}: {config.
 | training images | {len(domain.train)} |
 | validation images | {len(domain.val)} |
 | validation accuracy | {config.metrics["accuracy"]:.3f}, the best of {config.metrics["epochs"]:.0f} epochs |
+| of the linear probe it starts from | {config.metrics["probe"]:.3f} |
 | recipe | batch {recipe.batch}, at most {recipe.epochs} epochs, seed {recipe.seed} |
 | written by | {config.writer} |
 
@@ -88,4 +90,6 @@ def heat_map(matrix: Matrix, path: Path) -> None:
                 colour = "white" if value < 0.6 else "black"
                 axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
     figure.colorbar(image, ax=axes, label="accuracy")
-    figure.savefig(path, dpi=120)
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    write_bytes(path, picture.getvalue())

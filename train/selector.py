@@ -1,6 +1,6 @@
 """The selector's initialisation: cross-entropy of the weighted prediction, on mixed batches of all sources."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,7 @@ from pluto_edge.errors import ConfigError
 from pluto_edge.export.torch_vit import TorchSelector
 from pluto_edge.modules import SelectorWeights
 from pluto_edge.train.features import accuracy
+from pluto_edge.train.progress import Step, ignore
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def train_selector(
     train: SourceLogits,
     val: SourceLogits,
     recipe: SelectorRecipe,
-    on_epoch: Callable[[str], object] = str,
+    step: Step = ignore,
 ) -> SelectorReport:
     classes, width = train.logits.shape[2], train.x_hat.shape[1]
     hidden_x, hidden_l, out, dropout = sizes(classes)
@@ -91,11 +92,12 @@ def train_selector(
             F.cross_entropy(blended, train.labels[index]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         loss = _loss(g, val)
-        on_epoch(f"validation loss {loss:.3f}")
+        step(epochs, recipe.epochs, f"validation loss {loss:.3f}")
         if loss < best_loss:
             best, best_loss, stale = _weights(g), loss, 0
         else:
             stale += 1
+    step(recipe.epochs, recipe.epochs, "")
     blend, uniform, single = compare(best, val)
     return SelectorReport(best, blend, uniform, single, epochs)
 

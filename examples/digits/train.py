@@ -16,7 +16,6 @@ import sys
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,11 +32,14 @@ from tqdm import tqdm
 from pluto_edge.export.backbone import create
 from pluto_edge.modules import Kind
 from pluto_edge.store import Scalar, Store
+from pluto_edge.train.cache import WORK
 from pluto_edge.train.data import scan
+from pluto_edge.train.jobs import Workers
 from pluto_edge.train.module import Recipe
+from pluto_edge.train.progress import Bars
 from pluto_edge.train.report import table
 from pluto_edge.train.selector import SelectorRecipe
-from pluto_edge.train.trainer import WORK, BackboneChoice, TrainReport, create_store, run_train
+from pluto_edge.train.trainer import BackboneChoice, TrainReport, create_store, run_train
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = "vit_tiny_patch16_224"  # the family; the options below make it a ViT for 32 x 32
@@ -327,19 +329,9 @@ def train_modules(kind: Kind, weights: Path, options: argparse.Namespace) -> Tra
         patience=5,
         seed=options.seed,
     )
-    with tqdm(total=0, bar_format="{elapsed}  {desc}", disable=None) as bar:
-        selector = SelectorRecipe(seed=options.seed)
-        say = speaker(bar, kind)
-        return run_train(store, domains, recipe=recipe, selector=selector, jobs=options.jobs, say=say)
-
-
-def speaker(bar: Any, kind: Kind) -> Callable[[str, str], None]:
-    def say(who: str, what: str) -> None:
-        bar.set_description_str(f"{kind} {who}: {what}")
-        if what == "done":
-            bar.write(f"{kind} {who}: done")
-
-    return say
+    workers, selector = Workers(options.jobs, options.threads), SelectorRecipe(seed=options.seed)
+    with Bars() as progress:
+        return run_train(store, domains, recipe=recipe, selector=selector, workers=workers, progress=progress)
 
 
 def own_accuracy(report: TrainReport) -> float:

@@ -7,7 +7,7 @@ import pytest
 from conftest_train import CLASSES, write_domain
 
 from pluto_edge.errors import ConfigError
-from pluto_edge.train.data import corrupted, readable, scan
+from pluto_edge.train.data import corrupted, scan
 
 
 def test_split_by_seed(photos: Path) -> None:
@@ -47,17 +47,6 @@ def test_corrupted_domains_are_deterministic(photos: Path) -> None:
     assert not np.array_equal(first, np.asarray(clean.read(sample)))
     other = corrupted(clean, ["fog"], [3], seed=6)[0]
     assert not np.array_equal(first, np.asarray(other.read(sample)))
-
-
-def test_unreadable_images_are_left_out_by_name(photos: Path) -> None:
-    bad = photos / "dawn/disc/broken.png"
-    bad.write_bytes(b"not an image")
-    half = photos / "dawn/disc/half.png"
-    half.write_bytes((photos / "dawn/disc/0.png").read_bytes()[:200])
-    domain, problems = readable(scan(photos)[0])
-    assert len(problems) == 2
-    assert str(bad) in problems[0] + problems[1] and str(half) in problems[0] + problems[1]
-    assert len(domain.train) + len(domain.val) == 30
 
 
 def test_bad_folders(tmp_path: Path, photos: Path) -> None:

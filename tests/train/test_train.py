@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -23,10 +24,11 @@ from pluto_edge.export.exporter import run_export
 from pluto_edge.export.torch_vit import TorchViT
 from pluto_edge.modules import Dims
 from pluto_edge.store import Store
+from pluto_edge.train.cache import Cache
 from pluto_edge.train.data import scan
-from pluto_edge.train.features import embed
 from pluto_edge.train.module import Recipe, train_module
 from pluto_edge.train.selector import SelectorRecipe, SourceLogits, compare, sizes, train_selector
+from pluto_edge.train.trainer import BackboneChoice, create_store
 
 FAST = ["--epochs", "3", "--batch", "8", "--quiet"]
 
@@ -49,7 +51,9 @@ def test_train_export_predict(photos: Path, weights: Path, tmp_path: Path, kind:
     assert Store(store).names == ("dawn", "noon")
     for name in ("dawn", "noon"):
         assert "validation accuracy" in (store / "modules" / name / "README.md").read_text()
-        assert Store(store).module_config(name).metrics["accuracy"] > 0.4  # a random backbone, three classes
+        metrics = Store(store).module_config(name).metrics
+        assert metrics["accuracy"] > 0.4  # a random backbone, three classes
+        assert metrics["accuracy"] >= metrics["probe"] >= 0
     text = (store / "README.md").read_text()
     assert "uniform average" in text and "accuracy.png" in text
     assert (store / "accuracy.png").read_bytes().startswith(b"\x89PNG")
@@ -124,22 +128,25 @@ def test_a_stopped_training_goes_on_to_the_same_end(
     store = Store(tmp_path / "store")
     vit = TorchViT(load_backbone(store))
     domain = scan(photos)[0]
-    train, val = (embed(vit, domain, part, store.config.preprocessing) for part in (domain.train, domain.val))
+    cache = Cache(store, domain)
+    cache.fill(vit)
+    train, val = cache.embedded("train"), cache.embedded("val")
     dims, recipe = Dims("adapter", 4, 192, 12, 3), Recipe(epochs=4, batch=8, patience=9)
     whole = train_module(vit, dims, train, val, recipe)
     seen = 0
 
-    def stop(message: str) -> None:
+    def stop(done: int, total: int, note: str) -> None:
         nonlocal seen
         seen += 1
-        if seen == 8:  # three batches an epoch: in the third
+        assert total == 12  # three batches an epoch
+        if seen == 9:  # in the third, as the start is told, too
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train_module(vit, dims, train, val, recipe, tmp_path / "checkpoint", stop)
     assert (tmp_path / "checkpoint").is_file()
     resumed = train_module(vit, dims, train, val, recipe, tmp_path / "checkpoint")
-    assert resumed.accuracy == whole.accuracy
+    assert (resumed.accuracy, resumed.probe) == (whole.accuracy, whole.probe)
     for name, value in whole.module.items():
         torch.testing.assert_close(resumed.module[name], value, rtol=0, atol=0)
 
@@ -186,11 +193,34 @@ def test_a_full_disk_leaves_nothing_half_written(
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         original(path, data)
 
-    monkeypatch.setattr(_files, "write_bytes", full)
-    assert main(command(photos, tmp_path / "store", weights)) == 2
-    assert "No space left on device" in capsys.readouterr().err
+    with monkeypatch.context() as disk:
+        disk.setattr(_files, "write_bytes", full)
+        assert main(command(photos, tmp_path / "store", weights)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "No space left on device; make room" in line and f"Go on with: --into {tmp_path / 'store'}" in line
     assert Store(tmp_path / "store").names == ()
     assert list((tmp_path / "store/modules").iterdir()) == []
+    assert main(["train", "--data", str(photos), "--into", str(tmp_path / "store"), *FAST]) == 0
+    assert main(command(photos, tmp_path / "whole", weights)) == 0
+    assert digests(tmp_path / "store", ("dawn", "noon")) == digests(tmp_path / "whole", ("dawn", "noon"))
+
+
+@pytest.mark.parametrize("file", ["selector.safetensors", "backbone.safetensors"])
+def test_a_full_disk_leaves_no_new_store(
+    photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    original = os.fdopen
+
+    def full(handle: int, mode: str) -> object:
+        if list(tmp_path.rglob(f".{file}.*")):
+            os.close(handle)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(handle, mode)
+
+    monkeypatch.setattr(os, "fdopen", full)
+    with pytest.raises(OSError, match=f"No space left on device: .*{file}"):
+        create_store(tmp_path / "store", BackboneChoice(ARCHITECTURE, SIZE, weights), ("a", "b"), "vpt", 4)
+    assert [p.name for p in tmp_path.iterdir()] == ["photos"]
 
 
 def test_bad_backbones(photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,6 +234,13 @@ def test_bad_backbones(photos: Path, weights: Path, tmp_path: Path, capsys: pyte
         ),
         (["--backbone", "vit_of_dreams", "--weights", str(weights)], "not a timm model"),
         (["--backbone", ARCHITECTURE, "--weights", str(tmp_path / "absent")], "weights are missing"),
+        (["--backbone", "vit_small_patch16_224", "--weights", str(weights)], "want shape"),
+        (["--backbone", ARCHITECTURE, "--weights", str(weights), "--pretrained", "x"], "one of the two"),
+        (
+            ["--backbone", ARCHITECTURE, "--weights", str(weights), "--image-size", "0"],
+            "--image-size: want at least 1",
+        ),
+        (["--backbone", ARCHITECTURE, "--weights", str(weights), "--prompts", "5"], "kind adapter have none"),
         (["--backbone", ARCHITECTURE, "--pretrained", "augreg_in21k"], "could not load the pretrained weights"),
     ):
         assert main([*base, *more]) == 2
@@ -211,8 +248,19 @@ def test_bad_backbones(photos: Path, weights: Path, tmp_path: Path, capsys: pyte
         assert not (tmp_path / "store").exists()
 
 
+def test_input_that_cannot_be_trained_on_leaves_no_store(
+    photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in (photos / "noon/disc").iterdir():
+        file.write_bytes(b"not an image")
+    assert main(command(photos, tmp_path / "store", weights)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "noon: class 'disc' has no training image that can be read" in line
+    assert not (tmp_path / "store").exists()
+
+
 def test_recipes_are_validated() -> None:
-    for wrong in ({"epochs": 0}, {"patch_drop": 1.0}, {"smoothing": -0.1}):
+    for wrong in ({"epochs": 0}, {"patch_drop": 1.0}, {"smoothing": -0.1}, {"lr": float("nan")}, {"seed": -1}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             Recipe(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="dropout"):

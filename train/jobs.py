@@ -1,0 +1,192 @@
+"""Independent jobs: one after another here, in several processes, or on a Ray cluster.
+
+A job is a function whose last argument is a `Progress`. Results come as jobs finish.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import active_children, get_context, parent_process
+from queue import Empty
+from typing import Any
+
+import torch
+
+from pluto_edge.errors import ConfigError, MissingExtraError, PlutoError
+from pluto_edge.train.progress import Message, Progress, Relay
+
+Job = Callable[..., str]
+Arguments = Sequence[tuple[object, ...]]
+
+POLL, GRACE = 0.2, 5.0  # seconds: between looks at the queue; for a process to end
+
+
+@dataclass(frozen=True)
+class Workers:
+    """`jobs` processes, or the Ray cluster that is found; each job with `threads` of torch.
+
+    Without `threads` the jobs share what torch would use alone (OMP_NUM_THREADS, or all cores); on Ray, one.
+    """
+
+    jobs: int = 1
+    threads: int | None = None
+    ray: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("jobs", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}: want at least 1, got {value}")
+
+    def each(self, job: Job, arguments: Arguments, progress: Progress, title: str) -> Iterator[str]:
+        """Run `job` with every tuple of arguments; gives its results as they come."""
+        if not arguments:
+            return
+        run = self._on_ray if self.ray else self._in_processes if min(self.jobs, len(arguments)) > 1 else self._here
+        progress.step(title, 0, len(arguments))
+        for count, result in enumerate(run(job, arguments, progress), 1):
+            yield result
+            progress.step(title, count, len(arguments))
+
+    def _here(self, job: Job, arguments: Arguments, progress: Progress) -> Iterator[str]:
+        for a in arguments:
+            yield job(*a, progress)
+
+    def _in_processes(self, job: Job, arguments: Arguments, progress: Progress) -> Iterator[str]:
+        context, others = get_context("spawn"), set(active_children())
+        threads = self.threads or max(1, torch.get_num_threads() // self.jobs)
+        inbox, outbox = context.Pipe(duplex=False)
+        start = (threads, outbox, context.Lock())
+        pool = ProcessPoolExecutor(min(self.jobs, len(arguments)), context, _start_worker, start)
+
+        def get() -> Message:
+            if not inbox.poll(POLL):
+                raise Empty
+            message: Message = inbox.recv()
+            return message
+
+        try:
+            with _deaf_to_interrupts():  # the processes inherit it: Ctrl-C is this process's to handle
+                futures = [pool.submit(_work, job, a) for a in arguments]
+            with _relayed(get, progress):
+                yield from (f.result() for f in as_completed(futures))
+        except BrokenProcessPool as cause:
+            raise PlutoError(
+                "a process of --jobs was killed, perhaps for want of memory; go on with --into and fewer jobs"
+            ) from cause
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            workers = set(active_children()) - others
+            for process in workers:
+                process.terminate()
+            for process in workers:
+                process.join(GRACE)
+
+    def _on_ray(self, job: Job, arguments: Arguments, progress: Progress) -> Iterator[str]:
+        ray = _connect()
+        from ray.util.queue import Queue
+
+        queue = Queue(actor_options={"num_cpus": 0})
+        threads = self.threads or 1
+        remote = ray.remote(num_cpus=threads)(_work_on_ray)
+        pending = [remote.remote(job, a, threads, queue) for a in arguments]
+        try:
+            with _relayed(lambda: queue.get(timeout=POLL), progress):
+                while pending:
+                    done, pending = ray.wait(pending, num_returns=1)
+                    yield ray.get(done[0])
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        finally:
+            for task in pending:
+                ray.cancel(task, force=True)
+            queue.shutdown(force=True)
+
+
+_put: Callable[[Message], object]  # of a worker process: where its progress goes
+
+
+def _start_worker(threads: int, outbox: Any, lock: Any) -> None:
+    global _put
+
+    def put(message: Message) -> None:
+        with lock:
+            outbox.send(message)
+
+    _put = put
+    torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A killed run must not leave processes that train on."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(job: Job, arguments: tuple[object, ...]) -> str:
+    return job(*arguments, Relay(_put))
+
+
+def _work_on_ray(job: Job, arguments: tuple[object, ...], threads: int, queue: Any) -> str:
+    torch.set_num_threads(threads)
+    return job(*arguments, Relay(queue.put))
+
+
+def _connect() -> Any:
+    try:
+        import ray
+    except ImportError as cause:
+        raise MissingExtraError("ray", "ray") from cause
+    if not ray.is_initialized():
+        try:
+            ray.init(address="auto")
+        except ConnectionError as cause:
+            raise ConfigError("--ray: no Ray cluster found; start one with `ray start --head`") from cause
+    return ray
+
+
+@contextmanager
+def _relayed(get: Callable[[], Message], progress: Progress) -> Iterator[None]:
+    """While the block runs, and until nothing is left if it ends well, what `get` gives goes to `progress`."""
+    finished, stopped = threading.Event(), threading.Event()
+
+    def listen() -> None:
+        while not stopped.is_set():
+            try:
+                message = get()
+            except Empty:
+                if finished.is_set():
+                    return
+                continue
+            progress.step(*message)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield
+        finished.set()
+    except BaseException:
+        stopped.set()
+        raise
+    finally:
+        thread.join(GRACE)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,75 @@
+"""How far a run is: a line with the time left for every task that is under way."""
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from tqdm import tqdm
+
+Step = Callable[[int, int, str], object]  # done, total, what else there is to say
+
+Message = tuple[str, int, int, str]  # task, done, total, note: a step on its way from another process
+
+INTERVAL = 0.1  # seconds between two reports of one task from another process
+
+
+def ignore(done: int, total: int, note: str) -> None:
+    """A `Step` for those who do not want to know."""
+
+
+class Progress(Protocol):
+    """What a run tells: `step` for every task, many times; `say` for a line that stays."""
+
+    def step(self, task: str, done: int, total: int, note: str = "") -> None: ...
+
+    def say(self, line: str) -> None: ...
+
+
+class Silent(AbstractContextManager["Silent"]):
+    def __exit__(self, *error: object) -> None: ...
+
+    def step(self, task: str, done: int, total: int, note: str = "") -> None: ...
+
+    def say(self, line: str) -> None: ...
+
+
+class Bars(AbstractContextManager["Bars"]):
+    """tqdm bars on stderr, gone when their task is over; without a terminal only the lines that stay."""
+
+    def __init__(self) -> None:
+        self.bars: dict[str, Any] = {}
+
+    def __exit__(self, *error: object) -> None:
+        for bar in self.bars.values():
+            bar.close()
+        self.bars.clear()
+
+    def step(self, task: str, done: int, total: int, note: str = "") -> None:
+        if task not in self.bars:
+            self.bars[task] = tqdm(total=total, desc=task, initial=min(done, total), disable=None, leave=False)
+        bar = self.bars[task]
+        bar.set_postfix_str(note, refresh=False)
+        bar.update(done - bar.n)
+        if done >= total:
+            self.bars.pop(task).close()
+
+    def say(self, line: str) -> None:
+        tqdm.write(line, file=sys.stderr)
+
+
+class Relay:
+    """The progress of a job elsewhere: `put` takes it home, not more often than is worth it."""
+
+    def __init__(self, put: Callable[[Message], object]) -> None:
+        self.put, self.last = put, dict[str, float]()
+
+    def step(self, task: str, done: int, total: int, note: str = "") -> None:
+        now = time.monotonic()
+        if done >= total or now - self.last.get(task, -INTERVAL) >= INTERVAL:
+            self.last[task] = now
+            self.put((task, done, total, note))
+
+    def say(self, line: str) -> None:
+        raise NotImplementedError("lines that stay are for the process that runs the jobs")
