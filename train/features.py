@@ -69,5 +69,15 @@ def logits(vit: TorchViT, data: Embedded, module: Params) -> Iterator[Tensor]:
         yield vit.logits(tokens, module)
 
 
+def logit_means(values: Tensor, labels: Tensor) -> Tensor:
+    """[2,K]: every class's mean logit on images of that class and on all others, for re-centring on the device.
+
+    A class that has no image here takes the average of the others.
+    """
+    own = torch.nn.functional.one_hot(labels, values.shape[1]).to(values.dtype)
+    rows = [(values * mask).sum(dim=0) / mask.sum(dim=0) for mask in (own, 1 - own)]
+    return torch.stack([torch.where(row.isfinite(), row, row[row.isfinite()].mean()) for row in rows])
+
+
 def accuracy(prediction: Tensor, truth: Tensor) -> float:
     return float((prediction.argmax(dim=-1) == truth).float().mean())

@@ -19,12 +19,12 @@ from pluto_edge._files import whole_folder, write_bytes, write_text
 from pluto_edge.errors import ConfigError
 from pluto_edge.export.backbone import create, load_backbone, load_weights, preprocessing, read_layout
 from pluto_edge.export.torch_vit import TorchViT
-from pluto_edge.modules import Kind, Module, SelectorWeights
+from pluto_edge.modules import LOGIT_MEANS, Kind, Module, SelectorWeights
 from pluto_edge.store import Backbone, ModuleConfig, Scalar, Store, StoreConfig, check_vacant
 from pluto_edge.train import report
 from pluto_edge.train.cache import Cache, drop_tokens, open_work
 from pluto_edge.train.data import Domain
-from pluto_edge.train.features import accuracy
+from pluto_edge.train.features import accuracy, logit_means, logits
 from pluto_edge.train.jobs import Workers
 from pluto_edge.train.module import Recipe, train_module
 from pluto_edge.train.progress import Progress, Silent
@@ -182,7 +182,9 @@ def train_one(path: Path, domain: Domain, recipe: Recipe, progress: Progress) ->
             "images": len(domain.train),
         },
     )
-    tensors = {k: v.numpy() for k, v in trained.module.items()}
+    values = torch.cat(list(logits(vit, val, {**vit.backbone_ln(), **trained.module})))
+    means = logit_means(values, val.labels)
+    tensors = {k: v.numpy() for k, v in {**trained.module, LOGIT_MEANS: means}.items()}
     store.write_module(Module(domain.name, dims, tensors), config, report.card(config, domain, recipe))
     cache.checkpoint.unlink(missing_ok=True)
     return domain.name
