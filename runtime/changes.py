@@ -13,40 +13,48 @@ HISTORY = 32  # frames before those, at least, to compare with
 HORIZON = 256  # frames that the past's mean and variance reach back
 SIGMAS = 5.0  # that the recent mean must be away from the past's,
 SHIFT = 0.1  # and at least so far: of ln K for the entropy, of 1 for a weight
+LOOKS = 0.4  # mean square shift of x̂, in deviations of single frames; without a change about 1/16 + 1/256
 
 
 class ChangeDetector:
     """Compares the mean of the last frames' signals with that of the frames before them.
 
-    The signals are the prediction's entropy as a share of ln K and every module's weight. A frame enters the past
-    when it leaves the window; after a change the past starts anew.
+    The signals are the prediction's entropy as a share of ln K, every module's weight, and what the frame looks
+    like to the selector, x̂. A frame enters the past when it leaves the window; after a change the past starts anew.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = ("entropy", *names)
         self._recent: deque[Wide] = deque(maxlen=WINDOW)
-        self._count, self._mean = 0, np.zeros(len(self._names))
-        self._square = np.zeros(len(self._names))
+        self._count, self._mean, self._square = 0, np.zeros(1), np.zeros(1)
 
-    def update(self, entropy: float, weights: NDArray[np.floating]) -> str:
+    def update(self, entropy: float, weights: NDArray[np.floating], x_hat: NDArray[np.floating]) -> str:
         """Take one frame's signals; says what has changed, or nothing."""
         if len(self._recent) == WINDOW:
             self._remember(self._recent[0])
-        self._recent.append(np.array([entropy, *weights]))
+        self._recent.append(np.array([entropy, *weights, *x_hat], np.float64))
         if len(self._recent) < WINDOW or self._count < HISTORY:
             return ""
-        recent = np.stack(self._recent)
+        change = self._compare(np.stack(self._recent))
+        if change:
+            self._count = 0
+            self._recent.clear()
+        return change
+
+    def _compare(self, recent: Wide) -> str:
+        known = len(self._names)
         shift = recent.mean(axis=0) - self._mean
         past = np.maximum(self._square - self._mean**2, 0.0)
-        error = np.sqrt((past + recent.var(axis=0)) / WINDOW) + 1e-9
-        moved = np.flatnonzero((np.abs(shift) > SIGMAS * error) & (np.abs(shift) > SHIFT))
-        if not len(moved):
-            return ""
-        most = moved[np.argsort(-np.abs(shift[moved]))][:3]
-        text = ", ".join(f"{self._names[i]} {self._mean[i]:.2f} to {self._mean[i] + shift[i]:.2f}" for i in most)
-        self._count = 0
-        self._recent.clear()
-        return text
+        error = np.sqrt((past + recent.var(axis=0))[:known] / WINDOW) + 1e-9
+        size = np.abs(shift[:known])
+        moved = np.flatnonzero((size > SIGMAS * error) & (size > SHIFT))
+        most = moved[np.argsort(-size[moved])][:3]
+        text = [f"{self._names[i]} {self._mean[i]:.2f} to {self._mean[i] + shift[i]:.2f}" for i in most]
+        varies = past[known:] > 1e-12
+        looks = float((shift[known:][varies] ** 2 / past[known:][varies]).mean()) if varies.any() else 0.0
+        if looks > LOOKS:
+            text.append(f"looks {np.sqrt(looks):.1f} deviations away")
+        return ", ".join(text)
 
     def _remember(self, signals: Wide) -> None:
         self._count = min(self._count + 1, HORIZON)

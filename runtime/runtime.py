@@ -143,7 +143,7 @@ class Runtime:
         budget: float | None = None,
         *,
         background: bool = True,
-        on_change: OnChange = "mark",
+        on_change: OnChange = "reopen",
         config: AdaptConfig | None = None,
         on_event: Callable[[Event], None] | None = None,
     ) -> Stream:
@@ -156,8 +156,8 @@ class Runtime:
             budget: up to 1, the share of time that may go into learning; above 1, milliseconds a step. None
                 is no limit.
             background: learn in a thread of its own, behind predictions; else inside the call that fills a batch.
-            on_change: what a change of domain does: `mark` is an event and no more; `reopen` also forgets the
-                frames before it and chooses the modules anew, from the exported selector.
+            on_change: what a change of domain does: `reopen` forgets the frames before it, re-centres anew and
+                chooses the modules anew, from the exported selector; `mark` is an event and no more.
             config: how it adapts; None is the runtime's.
             on_event: called with every `Event`, in the thread that caused it.
         """

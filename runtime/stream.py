@@ -90,7 +90,7 @@ class Stream:
 
     Made by `Runtime.stream`, which explains the arguments. One thread at a time feeds a stream; different streams
     may be fed from different threads. With inline learning, a stream that is fed in order learns what
-    `Runtime.step` on the same batches learns.
+    `Runtime.step` on the same batches learns (until a change of domain re-opens the choice).
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Stream:
         batch: int = 64,
         every: int | None = None,
         budget: float | None = None,
-        on_change: OnChange = "mark",
+        on_change: OnChange = "reopen",
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         if every is not None and every < 1:
@@ -137,7 +137,7 @@ class Stream:
         blend, seen = self.learner.predict(image)
         prediction = Prediction.of(blend, manifest.classes)
         self._latencies.append(1e3 * (self._clock() - start))
-        self._note(prediction, log(manifest.dims.classes))
+        self._note(prediction, seen, log(manifest.dims.classes))
         self._gather(_Frame(image, seen))
         return prediction
 
@@ -205,7 +205,7 @@ class Stream:
             latency_p99=float(np.percentile(latencies, 99)),
         )
 
-    def _note(self, prediction: Prediction, most: float) -> None:
+    def _note(self, prediction: Prediction, seen: Pass, most: float) -> None:
         """The frame goes on the timeline, and its signals to the detector."""
         entropy, weights = float(prediction.entropy[0]), prediction.weights[0]
         self.learner.frame += 1
@@ -221,7 +221,7 @@ class Stream:
         )
         if self._detector is None or self._names != prediction.modules:
             self._names, self._detector = prediction.modules, ChangeDetector(prediction.modules)
-        change = self._detector.update(entropy / most, weights)
+        change = self._detector.update(entropy / most, weights, seen.x_hat[0])
         if change:
             if self._on_change == "reopen" and not self.frozen:
                 self._forget()

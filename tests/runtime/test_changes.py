@@ -9,11 +9,14 @@ from pluto_edge.runtime.changes import HISTORY, WINDOW, ChangeDetector
 NAMES = ("clear", "fog", "night")
 
 
-def signals(rng: np.random.Generator, lean: int, sharp: float, entropy: float, count: int) -> list[tuple]:
-    """Frames of one domain: weights around one module, entropy around a level."""
+def signals(
+    rng: np.random.Generator, lean: int, sharp: float, entropy: float, count: int, looks: float = 0.0
+) -> list[tuple]:
+    """Frames of one domain: weights around one module, entropy around a level, x̂ around a point."""
     mean = np.full(len(NAMES), 1.0)
     mean[lean] = sharp
-    return [(float(np.clip(rng.normal(entropy, 0.12), 0, 1)), rng.dirichlet(mean)) for _ in range(count)]
+    levels = np.clip(rng.normal(entropy, 0.12, count), 0, 1).tolist()
+    return [(e, rng.dirichlet(mean), rng.normal(looks, 1, 40)) for e in levels]
 
 
 def run(detector: ChangeDetector, frames: list[tuple]) -> list[tuple[int, str]]:
@@ -49,6 +52,16 @@ def test_a_higher_entropy_is_a_change(seed: int) -> None:
     assert found[0][1].startswith("entropy 0.")
 
 
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_other_looks_are_a_change(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    frames = signals(rng, 0, 4.0, 0.3, 150) + signals(rng, 0, 4.0, 0.3, 100, looks=1.0)
+    found = run(ChangeDetector(NAMES), frames)
+    assert len(found) == 1 and 150 <= found[0][0] < 150 + WINDOW
+    assert found[0][1].startswith("looks ")
+
+
 def test_a_first_domain_is_no_change_however_short() -> None:
     rng = np.random.default_rng(0)
     detector = ChangeDetector(NAMES)
@@ -57,7 +70,7 @@ def test_a_first_domain_is_no_change_however_short() -> None:
 
 def test_constant_signals() -> None:
     detector = ChangeDetector(NAMES)
-    same = (0.5, np.array([1.0, 0.0, 0.0]))
-    assert not run(detector, [same] * 200)
-    (change,) = run(detector, [(0.5, np.array([0.0, 1.0, 0.0]))] * 100)
+    x = np.ones(8)
+    assert not run(detector, [(0.5, np.array([1.0, 0.0, 0.0]), x)] * 200)
+    (change,) = run(detector, [(0.5, np.array([0.0, 1.0, 0.0]), x)] * 100)
     assert "clear 1.00 to" in change[1]
