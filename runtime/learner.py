@@ -112,6 +112,11 @@ class Learner:
             )
             self.note("change", reason)
 
+    def drop_step(self) -> None:
+        """Nothing changes but for a step that is under way: it will not be taken."""
+        with self._lock:
+            self.state = replace(self.state)
+
     def reset(self, module: str | None = None) -> None:
         """Back to the exported weights, bit for bit: all of it, or one module's affines."""
         with self._lock:

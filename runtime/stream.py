@@ -110,7 +110,7 @@ class Stream:
         if on_change not in get_args(OnChange):
             raise ConfigError(f"on_change: want mark or reopen, got {on_change!r}")
         self.name, self.learner, self.batch, self.every = name, learner, batch, every or batch
-        self.frozen = False  # settable: predict and never learn
+        self._frozen = False
         self._worker, self._on_change, self._clock = worker, on_change, clock
         self._budget = Budget(budget, clock)
         self._frames: deque[_Frame] = deque(maxlen=batch)
@@ -177,6 +177,18 @@ class Stream:
         self.learner.restore(path)
 
     @property
+    def frozen(self) -> bool:
+        """Settable: True predicts and does not learn; a step under way is dropped."""
+        return self._frozen
+
+    @frozen.setter
+    def frozen(self, value: bool) -> None:
+        self._frozen = value
+        if value:
+            self._forget()
+            self.learner.drop_step()
+
+    @property
     def events(self) -> tuple[Event, ...]:
         """The last thousand events, oldest first."""
         return tuple(self.learner.events)
@@ -232,7 +244,6 @@ class Stream:
     def _gather(self, frame: _Frame) -> None:
         """Keep the frame, and learn when a step is due."""
         if self.frozen:
-            self._forget()
             return
         with self._lock:
             self._frames.append(frame)

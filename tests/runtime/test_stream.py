@@ -377,6 +377,44 @@ def test_frozen(runtime: Runtime) -> None:
     assert line.metrics.steps == 1  # frames from before it do not count
 
 
+def test_freezing_drops_the_step_under_way(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, go = threading.Event(), threading.Event()
+    original = algorithm.sharpness_aware
+
+    def slow(*arguments: object) -> object:
+        started.set()
+        assert go.wait(20)
+        return original(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(algorithm, "sharpness_aware", slow)
+    line = runtime.stream(batch=BATCH)
+    for frame in frames(BATCH):
+        line(frame)
+    assert started.wait(20)
+    line.frozen = True
+    go.set()
+    line.wait()
+    assert is_exported(line.learner.state, runtime) and line.events[-1].kind == "rollback"
+
+
+def test_a_change_reopens_the_choice_or_is_marked(runtime: Runtime) -> None:
+    """Dark frames after bright ones: an event either way; `reopen` takes the selector back, not the affines."""
+    bright, dark = frames(48) // 4 + 190, frames(40, seed=1) // 4
+    for choice in ("reopen", "mark"):
+        line = runtime.stream(choice, batch=BATCH, background=False, on_change=choice)
+        for frame in (*bright, *dark[:15]):
+            line(frame)
+            changes = [e for e in line.events if e.kind == "change"]
+            if changes:
+                break
+        (change,) = changes
+        assert 48 < change.frame <= 63 and change.reason and line.metrics.changes == 1
+        assert line.learner.state.affines
+        assert (line.learner.state.selector is runtime._network.selector) == (choice == "reopen")
+        assert (line.learner.state.top is None) == (choice == "reopen")
+        assert len(line._frames) == (1 if choice == "reopen" else BATCH)
+
+
 def test_closing(runtime: Runtime, make_bundle: Callable[..., Path], tmp_path: Path) -> None:
     with runtime.stream(batch=BATCH) as line:
         for frame in frames(BATCH):
