@@ -50,7 +50,7 @@ class AdaptConfig:
     entropy_margin: float = 0.4
     ln_layers: tuple[int, ...] | None = None
     min_reliable: int = 1
-    recentre: bool = True
+    recentre: bool = False
     guard: bool = True
     recovery: float | None = None
 

@@ -91,7 +91,7 @@ def bundle(make_store: Callable[..., Store], tmp_path_factory: pytest.TempPathFa
     return folder / "bundle"
 
 
-CONFIG = AdaptConfig(selector=False, sam=None, guard=False)
+CONFIG = AdaptConfig(selector=False, sam=None, recentre=True, guard=False)
 
 
 def frames(count: int, seed: int = 0) -> np.ndarray:
@@ -136,7 +136,7 @@ def test_it_is_saved_restored_and_reset(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_a_step_without_reliable_samples_still_centres(bundle: Path) -> None:
-    runtime = Runtime(bundle, config=AdaptConfig(entropy_margin=1e-6, guard=False))
+    runtime = Runtime(bundle, config=AdaptConfig(entropy_margin=1e-6, recentre=True, guard=False))
     runtime.step(frames(12))
     assert runtime.events[-1].kind == "rollback" and "0 reliable" in runtime.events[-1].reason
     assert runtime._learner.state.centre.count == 12 and not runtime._learner.state.affines
