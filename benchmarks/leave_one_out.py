@@ -5,7 +5,7 @@
 
 For each target the selector is initialised on the other domains only, with their modules only, and evaluated on all
 images of the target; then the same with re-centring, batch after batch (nothing else learns). Then the selector's
-learning rate: on streams of the *source* validation images (never the target's) the selector follows with the paper's
+learning rate: on streams of the *source* validation images (never the target's) the selector takes the paper's
 entropy step, and the accuracy for each rate is shown.
 """
 
