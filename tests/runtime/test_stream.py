@@ -44,18 +44,18 @@ def is_exported(state: State, runtime: Runtime) -> bool:
 
 
 class Held:
-    """Steps that wait until they are let go."""
+    """A function that waits, once it is called, until it is let go; by default a step."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object = Learner, name: str = "step") -> None:
         self.started, self.go = threading.Event(), threading.Event()
-        original = Learner.step
+        original = getattr(owner, name)
 
-        def step(learner: Learner, *arguments: object) -> object:
+        def held(*arguments: object) -> object:
             self.started.set()
             assert self.go.wait(20)
-            return original(learner, *arguments)  # type: ignore[arg-type]
+            return original(*arguments)
 
-        monkeypatch.setattr(Learner, "step", step)
+        monkeypatch.setattr(owner, name, held)
 
 
 # the same learning
@@ -231,21 +231,13 @@ def test_the_next_call_raises_what_the_background_ended_with(
 
 
 def test_a_reset_during_a_step_wins(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    started, go = threading.Event(), threading.Event()
-    original = algorithm.sharpness_aware
-
-    def slow(*arguments: object) -> object:
-        started.set()
-        assert go.wait(20)
-        return original(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(algorithm, "sharpness_aware", slow)
+    held = Held(monkeypatch, algorithm, "sharpness_aware")
     line = runtime.stream(batch=BATCH)
     for frame in frames(BATCH):
         line(frame)
-    assert started.wait(20)
+    assert held.started.wait(20)
     line.reset()
-    go.set()
+    held.go.set()
     line.wait()
     assert is_exported(line.learner.state, runtime)
     assert [e.kind for e in line.events] == ["reset", "rollback"]
@@ -378,21 +370,13 @@ def test_frozen(runtime: Runtime) -> None:
 
 
 def test_freezing_drops_the_step_under_way(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    started, go = threading.Event(), threading.Event()
-    original = algorithm.sharpness_aware
-
-    def slow(*arguments: object) -> object:
-        started.set()
-        assert go.wait(20)
-        return original(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(algorithm, "sharpness_aware", slow)
+    held = Held(monkeypatch, algorithm, "sharpness_aware")
     line = runtime.stream(batch=BATCH)
     for frame in frames(BATCH):
         line(frame)
-    assert started.wait(20)
+    assert held.started.wait(20)
     line.frozen = True
-    go.set()
+    held.go.set()
     line.wait()
     assert is_exported(line.learner.state, runtime) and line.events[-1].kind == "rollback"
 
