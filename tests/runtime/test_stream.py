@@ -111,7 +111,7 @@ def line_batch(runtime: Runtime, images: np.ndarray) -> stream.ImageBatch:
 
 def test_every(runtime: Runtime) -> None:
     for every, count, steps in ((8, 40, 4), (16, 40, 2), (24, 72, 3), (None, 40, 2)):
-        with runtime.stream(f"every {every}", batch=BATCH, every=every, background=False) as line:
+        with runtime.stream(f"every {every}", BATCH, every, background=False, on_change="mark") as line:
             for frame in frames(count):
                 line(frame)
             assert line.metrics.steps == steps
