@@ -9,12 +9,12 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from pluto_edge._files import sha256
 from pluto_edge._schema import encode
 from pluto_edge.errors import ConfigError
 from pluto_edge.preprocess import IMAGE_SUFFIXES, ImageBatch, Preprocessing, image_files
+from pluto_edge.runtime.run import open_image
 
 Array = NDArray[np.float32]
 Indices = NDArray[np.intp]
@@ -113,8 +113,7 @@ class Stream:
         self.recording: Recording | None = None
 
     def normalised(self, indices: Indices) -> Array:
-        table, rgb = self.preprocessing.table, self.pixels[indices]
-        return np.stack([table[c][rgb[..., c]] for c in range(3)], axis=1)
+        return self.preprocessing.normalise(self.pixels[indices])
 
     def batches(self, order: Indices, size: int) -> Iterator["StreamBatch"]:
         for start in range(0, len(order), size):
@@ -150,17 +149,9 @@ def prepare(
         pixels = np.lib.format.open_memmap(partial, mode="w+", dtype=np.uint8, shape=shape)
         for start in range(0, len(target), PART):
             part = target.files[start : start + PART]
-            pixels[start : start + len(part)] = [_read(f, preprocessing) for f in part]
+            pixels[start : start + len(part)] = [preprocessing.crop(open_image(f)) for f in part]
             advance(len(part))
         pixels.flush()
         del pixels
         partial.replace(file)
     return Stream(target, preprocessing, np.load(file, mmap_mode="r"))
-
-
-def _read(path: Path, preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    try:
-        with Image.open(path) as image:
-            return np.asarray(preprocessing.resize(image.convert("RGB")))
-    except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as cause:
-        raise ConfigError(f"{path}: not a readable image ({cause})") from cause

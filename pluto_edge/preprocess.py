@@ -66,7 +66,8 @@ class Preprocessing:
         return np.asarray(self.resize(image if image.mode == "RGB" else image.convert("RGB")))
 
     def normalise(self, rgb: Bytes) -> Pixels:
-        return np.stack([self.table[c][rgb[..., c]] for c in range(3)])
+        """Cropped images [..., H, W, 3] as normalised [..., 3, H, W]."""
+        return np.stack([self.table[c][rgb[..., c]] for c in range(3)], axis=-3)
 
     def resize(self, image: Image.Image) -> Image.Image:
         """Resized and cropped to `size`, as timm does for this `crop_mode`."""
@@ -150,7 +151,7 @@ class ImageBatch:
             return np.ascontiguousarray(self._items[indices], dtype=np.float32)
         items = [self._items[i] for i in indices]
         if self._cropped:
-            return np.stack([self._preprocessing.normalise(item) for item in items])
+            return self._preprocessing.normalise(np.stack(items))
         return np.stack([self._preprocessing(_to_pil(item)) for item in items])
 
     def cropped(self) -> "ImageBatch":

@@ -56,10 +56,10 @@ def propose(
     with stages("selector"):  # lines 7 to 12: weights, pseudo-labels, G to G*, updated weights
         before, gathered, proposal = update_selector(state, passed, config)
         weights = g.weights(proposal.selector, passed.x_hat, passed.logits)
-        _, order = g.select(weights, config.top_m)  # lines 13 to 15: batch mean, top M, rescale
+        kept, order = g.select(weights, config.top_m)  # lines 13 to 15: batch mean, top M, rescale
         after = mixed_entropy(weights, passed)
     top = passed.names[order[0]]
-    centre = update_centre(state.centre, passed, weights, config)
+    centre = update_centre(state.centre, passed, kept, config)
     proposal = replace(proposal, top=top, centre=centre)
 
     reliable, loss, gathering = 0, None, False
@@ -110,11 +110,10 @@ def blend(passed: Pass, centre: Centre, kept: Wide) -> Wide:
     return np.asarray(np.einsum("bn,bnk->bk", kept, shifted.astype(np.float64)))
 
 
-def update_centre(centre: Centre, passed: Pass, weights: Wide, config: AdaptConfig) -> Centre:
+def update_centre(centre: Centre, passed: Pass, kept: Wide, config: AdaptConfig) -> Centre:
     """The running means with this batch; what it predicts goes by the drift that is known so far."""
     if not config.recentre or all(m is None for m in passed.logit_means):
         return centre
-    kept, _ = g.select(weights, config.top_m)
     return centre.plus(passed.names, passed.logits, g.softmax(blend(passed, centre, kept)))
 
 

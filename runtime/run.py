@@ -130,5 +130,5 @@ def open_image(path: Path) -> Image.Image:
     try:
         with Image.open(path) as image:
             return image.convert("RGB")
-    except (OSError, UnidentifiedImageError) as cause:
+    except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as cause:
         raise ConfigError(f"{path}: not a readable image ({cause})") from cause
