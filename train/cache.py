@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
+from torch import Tensor
 
 from pluto_edge._files import sha256, whole_file, write_bytes
 from pluto_edge.errors import ConfigError, StoreError
@@ -39,10 +40,11 @@ HEADER = 4096  # bytes reserved for the header of a tokens file
 
 @dataclass(frozen=True)
 class Cache:
-    """The files of one domain."""
+    """The files of one domain. The selector sees `limit` images of each split, drawn at random; None is all."""
 
     store: Store
     domain: Domain
+    limit: int | None = None
 
     @property
     def work(self) -> Path:
@@ -125,7 +127,7 @@ class Cache:
         return [m for m in modules if _metadata(self.logits_file(m)) != self._logits_key(m)]
 
     def add_logits(self, vit: TorchViT, modules: Sequence[str], step: Step = ignore) -> None:
-        parts = {part: self.embedded(part) for part in PARTS}
+        parts = {part: self._drawn(self.embedded(part)) for part in PARTS}
         self.work.joinpath("logits").mkdir(exist_ok=True)
         done, total = 0, sum(len(data) for data in parts.values()) * len(modules)
         step(done, total, "")
@@ -150,14 +152,26 @@ class Cache:
             )
         stacked = torch.stack([load_file(self.logits_file(m))[part] for m in modules], dim=1)
         features = load_file(self.features_file)
-        return SourceLogits(features[f"{part}.x_hat"], stacked, features[f"{part}.labels"])
+        x_hat, labels = (features[f"{part}.{n}"] for n in ("x_hat", "labels"))
+        index = self._draw(len(labels))
+        return SourceLogits(x_hat[index], stacked, labels[index])
+
+    def _drawn(self, data: Embedded) -> Embedded:
+        index = self._draw(len(data))
+        return replace(data, tokens=data.tokens[index], x_hat=data.x_hat[index], labels=data.labels[index])
+
+    def _draw(self, count: int) -> slice | Tensor:
+        if self.limit is None or self.limit >= count:
+            return slice(None)
+        return torch.randperm(count, generator=torch.Generator().manual_seed(0))[: self.limit]
 
     def _features(self, key: str) -> str:
         return _metadata(self.features_file).get(key, "{}")
 
     def _logits_key(self, module: str) -> dict[str, str]:
         weights = self.store.path / "modules" / module / "adapter_model.safetensors"
-        return {"digest": self.digest, "module": sha256(weights) if weights.is_file() else ""}
+        key = {"digest": self.digest, "module": sha256(weights) if weights.is_file() else ""}
+        return key if self.limit is None else {**key, "limit": str(self.limit)}
 
 
 def module_params(vit: TorchViT, store: Store, name: str) -> Params:

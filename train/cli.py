@@ -101,6 +101,13 @@ def _recipe_arguments(group: argparse._ArgumentGroup) -> None:
         text = helps[f.name]
         shown = text if "default" in text else f"{text} (default: {getattr(default, f.name)})"
         group.add_argument(f"--{f.name.replace('_', '-')}", type=kind, default=getattr(default, f.name), help=shown)
+    group.add_argument(
+        "--selector-images",
+        type=int,
+        metavar="N",
+        help="images of each domain that the selector learns from, and as many to validate (default: all; every "
+        "module looks at every one of them, so many modules want a bound)",
+    )
     group.add_argument("--per-class", type=int, metavar="N", help="at most N training images a class")
     group.add_argument(
         "--val-share", type=float, default=0.2, help="held out where there is no val/ (default: 0.2)"
@@ -123,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
                 store,
                 domains,
                 recipe=recipe,
-                selector=SelectorRecipe(seed=recipe.seed),
+                selector=SelectorRecipe(images=options.selector_images, seed=recipe.seed),
                 only=options.only or (),
                 workers=workers,
                 progress=progress,

@@ -24,9 +24,12 @@ class SelectorRecipe:
     weight_decay: float = 0.01
     patience: int = 12
     dropout: float | None = None
+    images: int | None = None  # of each domain and split; every module looks at every one of them
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.images is not None and self.images < 1:
+            raise ConfigError(f"images: want at least 1, got {self.images}")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: want 0 up to, but not, 1, got {self.dropout}")
 

@@ -112,14 +112,16 @@ def run_train(
     wanted = [d for d in domains if d.name in order.names]
     if not wanted:
         raise ConfigError(f"{store.path}: none of its modules has a folder among the domains")
-    caches = [Cache(store, d) for d in wanted]
+    caches = [Cache(store, d, selector.images) for d in wanted]
     bare = [c.domain for c in caches if c.absent(order.names) and not c.has_tokens]
     for _ in workers.each(embed_one, [(store.path, d) for d in bare], progress, "domains embedded"):
         pass
     for name in workers.each(train_one, [(store.path, d, recipe) for d in missing], progress, "modules trained"):
         order.list(name)
         progress.say(f"{name}: done")
-    for _ in workers.each(logits_one, [(store.path, d) for d in wanted], progress, "domains predicted"):
+    for _ in workers.each(
+        logits_one, [(store.path, d, selector.images) for d in wanted], progress, "domains predicted"
+    ):
         pass
     train, val = ([c.source(part, store.names) for c in caches] for part in ("train", "val"))
     result = train_selector(join(train), join(val), selector, partial(progress.step, "selector"))
@@ -190,10 +192,10 @@ def train_one(path: Path, domain: Domain, recipe: Recipe, progress: Progress) ->
     return domain.name
 
 
-def logits_one(path: Path, domain: Domain, progress: Progress) -> str:
+def logits_one(path: Path, domain: Domain, limit: int | None, progress: Progress) -> str:
     """The last: every module's logits on it, for the selector."""
     store = Store(path)
-    cache = Cache(store, domain)
+    cache = Cache(store, domain, limit)
     absent = cache.absent(store.names)
     if absent:
         vit = TorchViT(load_backbone(store))

@@ -16,6 +16,7 @@ import sys
 import zipfile
 import zlib
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +52,7 @@ ADAPTATION = AdaptConfig(recentre=True)  # its domains are conditions of one cam
 CLEAR_REAL = {"mnist": 0.35, "usps": 0.15, "svhn": 0.2}  # shares of the backbone's images; the rest is rendered
 
 Bytes = NDArray[np.uint8]
+Data = Callable[[], tuple[Tensor, Tensor]]  # images as bytes [n,3,32,32], labels [n]
 
 
 class Stage(NamedTuple):
@@ -79,7 +81,13 @@ def main() -> None:
     options.work.mkdir(parents=True, exist_ok=True)
     archive = Archive(options.data)
     write_images(archive, options.work / "images", options)
-    weights = pretrain(archive, options)
+    weights = pretrain(
+        options.work,
+        lambda: clear_digits(archive, options.samples, "train", options.seed),
+        lambda: clear_digits(archive, 1000, "test", options.seed + 1),
+        epochs=options.epochs,
+        seed=options.seed,
+    )
     reports = {kind: train_modules(kind, weights, options) for kind in SIZES}
     kind = max(reports, key=lambda k: own_accuracy(reports[k]))
     shutil.rmtree(options.out, ignore_errors=True)
@@ -187,34 +195,35 @@ def condition_images(
 class Network(nn.Module):
     """The ViT with a head that is thrown away afterwards; a tenth of the patches is left out at random."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: dict[str, Scalar]) -> None:
         super().__init__()
-        self.vit: Any = create(ARCHITECTURE, (meter.SIZE, meter.SIZE), {**OPTIONS, "patch_drop_rate": 0.1})
+        self.vit: Any = create(ARCHITECTURE, (meter.SIZE, meter.SIZE), {**shape, "patch_drop_rate": 0.1})
         self.vit.requires_grad_(True)
-        self.head = nn.Linear(int(OPTIONS["embed_dim"]), 10)
+        self.head = nn.Linear(int(shape["embed_dim"]), 10)
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.head(self.vit(pixels))  # type: ignore[no-any-return]
 
 
-def pretrain(archive: Archive, options: argparse.Namespace) -> Path:
+def pretrain(
+    work: Path, train_data: Data, held_data: Data, *, epochs: int, seed: int, shape: dict[str, Scalar] = OPTIONS
+) -> Path:
     """The backbone's weights; the last whole epoch is kept, and gone on from."""
-    file, checkpoint = options.work / "backbone.safetensors", options.work / "pretraining.safetensors"
+    file, checkpoint = work / "backbone.safetensors", work / "pretraining.safetensors"
     if file.is_file():
-        return Path(file)
-    torch.manual_seed(options.seed)
-    net = Network()
+        return file
+    torch.manual_seed(seed)
+    net = Network(shape)
     optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.05, fused=True)
     first = load_checkpoint(checkpoint, net, optimizer) if checkpoint.is_file() else 0
-    train = clear_digits(archive, options.samples, "train", options.seed)
-    held = clear_digits(archive, 1000, "test", options.seed + 1)
-    for epoch in range(first, options.epochs):
-        torch.manual_seed(options.seed * 1000 + epoch)
-        run_epoch(net, optimizer, *train, epoch, options.epochs)
+    train, held = train_data(), held_data()
+    for epoch in range(first, epochs):
+        torch.manual_seed(seed * 1000 + epoch)
+        run_epoch(net, optimizer, *train, epoch, epochs)
         save_checkpoint(checkpoint, net, optimizer, epoch + 1)
-        print(f"backbone: epoch {epoch + 1}, accuracy on clear test digits {score(net, *held):.3f}", flush=True)
+        print(f"backbone: epoch {epoch + 1}, accuracy on test digits {score(net, *held):.3f}", flush=True)
     save_file({k: v.contiguous() for k, v in net.vit.state_dict().items()}, file)
-    return Path(file)
+    return file
 
 
 def run_epoch(

@@ -1,0 +1,149 @@
+"""The folders that the tables of docs/results.md are made of, from the archives of docs/data.md.
+
+    python benchmarks/datasets.py --archives ../shared/data --out runs/data
+
+    pacs/<domain>/<class>                 as it is in the archive
+    cifar/clean/train|val/<class>         150 and 10 images a class of CIFAR-10's training split
+    cifar-c/<corruption>-5/<class>        test images 0 to 29 of each class, all 15 corruptions
+    cifar-probe/<corruption>-5/<class>    test images 30 to 39, corruptions with a module in the continual run
+    digits/<domain>/train|val/<class>     mnist, mnist_m, usps, svhn and rendered: 200 and 100 images a digit
+    meter/<condition>/<digit>             the digits example's conditions, seen and unseen, newly rendered
+
+What is there already is left alone.
+"""
+
+import argparse
+import sys
+import zipfile
+import zlib
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from pluto_edge._files import whole_folder
+from pluto_edge.train.corruptions import NAMES
+from pluto_edge.train.data import Domain, Sample
+
+SEVERITY = 5
+SOURCES = ("snow", "frost", "fog", "brightness")
+DIGITS = ("mnist", "mnist_m", "usps", "svhn")
+DIGIT_IMAGES = {"train": 200, "val": 100}
+METER_IMAGES = 200
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--archives", type=Path, required=True, help="folder of the zip files")
+    parser.add_argument("--out", type=Path, default=Path("runs/data"))
+    options = parser.parse_args()
+    makers: dict[str, Callable[[Path, Path], None]] = {
+        "pacs": pacs,
+        "cifar": cifar,
+        "cifar-c": cifar_c,
+        "cifar-probe": cifar_probe,
+        "digits": digits,
+        "meter": meter,
+    }
+    for name, make in makers.items():
+        if (options.out / name).exists():
+            continue
+        options.out.mkdir(parents=True, exist_ok=True)
+        with whole_folder(options.out / name) as folder:
+            make(options.archives, folder)
+        print(f"{options.out / name}: {sum(1 for f in (options.out / name).rglob('*.*'))} images", flush=True)
+
+
+def pacs(archives: Path, out: Path) -> None:
+    with zipfile.ZipFile(archives / "pacs_128.zip") as archive:
+        archive.extractall(out)
+
+
+def cifar(archives: Path, out: Path) -> None:
+    for split, first, last in (("train", 0, 150), ("val", 150, 160)):
+        _copy(archives / "cifar10.zip", "train/{name}", out / "clean" / split, first, last)
+
+
+def cifar_c(archives: Path, out: Path) -> None:
+    _corrupt(archives, out, NAMES, 0, 30)
+
+
+def cifar_probe(archives: Path, out: Path) -> None:
+    _corrupt(archives, out, SOURCES, 30, 40)
+
+
+def digits(archives: Path, out: Path) -> None:
+    for domain in DIGITS:
+        for split, count in DIGIT_IMAGES.items():
+            part = "train" if split == "train" else "test"
+            _copy(archives / "digits.zip", f"{domain}/{part}/{{name}}", out / domain / split, 0, count)
+    draw = _meter()
+    for split, count in DIGIT_IMAGES.items():
+        rng = np.random.default_rng(zlib.crc32(split.encode()))
+        for digit in range(10):
+            _save(out / "rendered" / split / str(digit), [draw.render(rng, digit) for _ in range(count)])
+
+
+def meter(archives: Path, out: Path) -> None:
+    draw = _meter()
+    for name, change in {**draw.CONDITIONS, **draw.UNSEEN}.items():
+        rng = np.random.default_rng(zlib.crc32(f"evaluation {name}".encode()))
+        for digit in range(10):
+            images = [change(draw.render(rng, digit, fonts=()), rng) for _ in range(METER_IMAGES)]
+            _save(out / name / str(digit), images)
+
+
+def _meter():
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "digits"))
+    import meter as drawing
+
+    return drawing
+
+
+def _save(folder: Path, images: list[np.ndarray]) -> None:
+    folder.mkdir(parents=True)
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(folder / f"{number:04}.png")
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, list[str]]:
+    found = defaultdict(list)
+    for name in sorted(archive.namelist()):
+        if not name.endswith("/"):
+            found[name.rpartition("/")[0]].append(name)
+    return found
+
+
+def _copy(file: Path, pattern: str, out: Path, first: int, last: int) -> None:
+    """Files `first` to `last` of every class, as `out/<class>/<file>`."""
+    with zipfile.ZipFile(file) as archive:
+        prefix = pattern.format(name="")
+        for folder, names in _members(archive).items():
+            if folder.rpartition("/")[0] + "/" == prefix:
+                target = out / folder.rpartition("/")[2]
+                target.mkdir(parents=True)
+                for name in names[first:last]:
+                    (target / Path(name).name).write_bytes(archive.read(name))
+
+
+def _corrupt(archives: Path, out: Path, names: tuple[str, ...], first: int, last: int) -> None:
+    clean = out / ".clean"
+    _copy(archives / "cifar10.zip", "test/{name}", clean, first, last)
+    files = sorted(clean.glob("*/*"))
+    for name in tqdm(names, "corruptions", disable=None):
+        domain = Domain(f"{name}-{SEVERITY}", (), (), (), (name, SEVERITY))
+        for file in files:
+            target = out / domain.name / file.parent.name / f"{file.stem}.png"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            domain.read(Sample(file, 0)).save(target)
+            if name == names[-1]:
+                file.unlink()
+    for folder in (*clean.iterdir(), clean):
+        folder.rmdir()
+
+
+if __name__ == "__main__":
+    main()
