@@ -6,6 +6,7 @@
     cifar/clean/train|val/<class>         150 and 10 images a class of CIFAR-10's training split
     cifar-c/<corruption>-5/<class>        test images 0 to 29 of each class, all 15 corruptions
     cifar-probe/<corruption>-5/<class>    test images 30 to 39, corruptions with a module in the continual run
+    cifar-source/<corruption>-5/<class>   the same of the validation images, for EATA's Fisher information
     digits/<domain>/train|val/<class>     mnist, mnist_m, usps, svhn and rendered: 200 and 100 images a digit
     meter/<condition>/<digit>             the digits example's conditions, seen and unseen, newly rendered
 
@@ -32,7 +33,7 @@ SEVERITY = 5
 SOURCES = ("snow", "frost", "fog", "brightness")
 DIGITS = ("mnist", "mnist_m", "usps", "svhn")
 DIGIT_IMAGES = {"train": 200, "val": 100}
-METER_IMAGES = 200
+METER_IMAGES = 250
 
 
 def main() -> None:
@@ -45,6 +46,7 @@ def main() -> None:
         "cifar": cifar,
         "cifar-c": cifar_c,
         "cifar-probe": cifar_probe,
+        "cifar-source": cifar_source,
         "digits": digits,
         "meter": meter,
     }
@@ -68,11 +70,15 @@ def cifar(archives: Path, out: Path) -> None:
 
 
 def cifar_c(archives: Path, out: Path) -> None:
-    _corrupt(archives, out, NAMES, 0, 30)
+    _corrupt(archives, out, NAMES, "test", 0, 30)
 
 
 def cifar_probe(archives: Path, out: Path) -> None:
-    _corrupt(archives, out, SOURCES, 30, 40)
+    _corrupt(archives, out, SOURCES, "test", 30, 40)
+
+
+def cifar_source(archives: Path, out: Path) -> None:
+    _corrupt(archives, out, SOURCES, "train", 150, 160)
 
 
 def digits(archives: Path, out: Path) -> None:
@@ -129,9 +135,9 @@ def _copy(file: Path, pattern: str, out: Path, first: int, last: int) -> None:
                     (target / Path(name).name).write_bytes(archive.read(name))
 
 
-def _corrupt(archives: Path, out: Path, names: tuple[str, ...], first: int, last: int) -> None:
+def _corrupt(archives: Path, out: Path, names: tuple[str, ...], split: str, first: int, last: int) -> None:
     clean = out / ".clean"
-    _copy(archives / "cifar10.zip", "test/{name}", clean, first, last)
+    _copy(archives / "cifar10.zip", f"{split}/{{name}}", clean, first, last)
     files = sorted(clean.glob("*/*"))
     for name in tqdm(names, "corruptions", disable=None):
         domain = Domain(f"{name}-{SEVERITY}", (), (), (), (name, SEVERITY))

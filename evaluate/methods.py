@@ -64,7 +64,7 @@ PLUTO_PARTS: Mapping[str, Mapping[str, object]] = {
     "pluto-no-selector": {"selector": False},
     "pluto-rho-0": {"rho": 0.0},
     "pluto-no-filter": {"filter": False},
-    "pluto-recentre": {"recentre": True},
+    "pluto-no-recentre": {"recentre": 0.0},
     "pluto-top-1": {"top_m": 1},
 }
 

@@ -77,10 +77,11 @@ class TorchSelector(nn.Module):
         self.weights = nn.ParameterDict({k: nn.Parameter(v.clone()) for k, v in tensors.items()})
         self.dropout = dropout
 
-    def forward(self, x: Tensor, logits: Tensor) -> Tensor:
-        """x̂ [B,d] and logits [B,N,K] to weights [B,N]."""
+    def forward(self, x: Tensor, logits: Tensor, withheld: Tensor | None = None) -> Tensor:
+        """x̂ [B,d] and logits [B,N,K] to weights [B,N]; `withheld` modules [B,N] get none."""
         h_x, h_l = self._project(x, "x"), self._project(logits, "l")
-        return torch.einsum("bd,bnd->bn", h_x, h_l).softmax(dim=-1)
+        scores = torch.einsum("bd,bnd->bn", h_x, h_l)
+        return (scores if withheld is None else scores.masked_fill(withheld, -torch.inf)).softmax(dim=-1)
 
     def _project(self, value: Tensor, side: str) -> Tensor:
         w = self.weights

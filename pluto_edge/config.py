@@ -30,8 +30,8 @@ class AdaptConfig:
         min_reliable: gradients gather over steps until there are this many reliable samples (for `sam="sample"`:
             with fewer the step changes nothing). A step without any changes nothing; 0 updates the selector even
             then.
-        recentre: take off what a domain does to all of a module's logits alike (modules that know their source's
-            mean logits; beyond the paper).
+        recentre: share that is taken off of what a domain does to all of a module's logits alike (modules that
+            know their source's mean logits; beyond the paper, which is 0).
         guard: watch for collapse and go back to the exported weights.
         recovery: SAR's moving average: reset when that of the entropy falls below this share of ln K; None
             never does.
@@ -50,7 +50,7 @@ class AdaptConfig:
     entropy_margin: float = 0.4
     ln_layers: tuple[int, ...] | None = None
     min_reliable: int = 1
-    recentre: bool = False
+    recentre: float = 0.5
     guard: bool = True
     recovery: float | None = None
 
@@ -68,6 +68,7 @@ class AdaptConfig:
             value = getattr(self, name)
             _check(name, isfinite(value) and value >= 0, value, "a finite number from 0 on")
         _check("ln_momentum", 0 <= self.ln_momentum < 1, self.ln_momentum, "0 up to, but not, 1")
+        _check("recentre", 0 <= self.recentre <= 1, self.recentre, "0 to 1")
         _check("entropy_margin", 0 < self.entropy_margin <= 1, self.entropy_margin, "more than 0, at most 1")
         _check("min_reliable", self.min_reliable >= 0, self.min_reliable, "0 or more")
         rows_right = self.ln_layers is None or (len(self.ln_layers) > 0 and min(self.ln_layers) >= 0)

@@ -104,9 +104,9 @@ def update_selector(state: State, passed: Pass, config: AdaptConfig) -> tuple[fl
     return before, gathered, replace(state, selector=_narrow(tensors), moments=moments, gathered=Gathered())
 
 
-def blend(passed: Pass, centre: Centre, kept: Wide) -> Wide:
+def blend(passed: Pass, centre: Centre, kept: Wide, config: AdaptConfig) -> Wide:
     """The prediction, line 17: Σ w_j l_j over the selected, each l_j re-centred. Logits [B,K]."""
-    shifted = passed.logits + centre.shift(passed.names, passed.logit_means)
+    shifted = passed.logits + centre.shift(passed.names, passed.logit_means, config.recentre)
     return np.asarray(np.einsum("bn,bnk->bk", kept, shifted.astype(np.float64)))
 
 
@@ -114,7 +114,7 @@ def update_centre(centre: Centre, passed: Pass, kept: Wide, config: AdaptConfig)
     """The running means with this batch; what it predicts goes by the drift that is known so far."""
     if not config.recentre or all(m is None for m in passed.logit_means):
         return centre
-    return centre.plus(passed.names, passed.logits, g.softmax(blend(passed, centre, kept)))
+    return centre.plus(passed.names, passed.logits, g.softmax(blend(passed, centre, kept, config)))
 
 
 def mixed_entropy(weights: Wide, passed: Pass) -> float:

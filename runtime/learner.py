@@ -201,7 +201,7 @@ class Learner:
 
     def _blend(self, passed: Pass, centre: Centre, weights: Wide) -> Blend:
         kept, order = selector.select(weights, self.config.top_m)
-        return Blend(algorithm.blend(passed, centre, kept), kept, order, passed.names)
+        return Blend(algorithm.blend(passed, centre, kept, self.config), kept, order, passed.names)
 
     def _emit(self, event: Event) -> Event:
         event = replace(event, frame=self.frame)

@@ -24,6 +24,7 @@ from pluto_edge.runtime.state import Affines, State
 from pluto_edge.version import WRITER
 
 SCHEMA_VERSION = 1
+CENTRE = ("logits", "shares", "products")
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -34,8 +35,9 @@ def save(path: Path, state: State, bundle: str) -> None:
     for group, values in (("affines", state.affines), ("momentum", state.momentum)):
         for name, affines in values.items():
             tensors |= {f"{group}.{name}.scale": affines.scale, f"{group}.{name}.bias": affines.bias}
-    if state.centre.logits is not None and state.centre.shares is not None:
-        tensors |= {"centre.logits": state.centre.logits, "centre.shares": state.centre.shares}
+    for name in CENTRE:
+        value = getattr(state.centre, name)
+        tensors |= {} if value is None else {f"centre.{name}": value}
     counters = {n: getattr(state, n) for n in ("top", "labels", "average", "steps", "rollbacks", "samples")}
     counters["centre"] = [state.centre.names, state.centre.count]
     metadata = {
@@ -103,7 +105,8 @@ def _state(tensors: Tensors, counters: dict[str, Any], exported: State, network:
     counters["labels"] = tuple(counters["labels"])
     names, count = counters.pop("centre")
     if groups["centre"]:
-        shapes = {"logits": (len(names), dims.classes), "shares": (dims.classes,)}
+        each = (len(names), dims.classes)
+        shapes = {"logits": each, "shares": (dims.classes,), "products": each}
         check_tensors(groups["centre"], shapes, where, StoreError)
     return State(
         selector=SelectorWeights(**groups["selector"]),

@@ -154,7 +154,8 @@ class Cache:
         features = load_file(self.features_file)
         x_hat, labels = (features[f"{part}.{n}"] for n in ("x_hat", "labels"))
         index = self._draw(len(labels))
-        return SourceLogits(x_hat[index], stacked, labels[index])
+        own = modules.index(self.domain.name) if self.domain.name in modules else -1
+        return SourceLogits(x_hat[index], stacked, labels[index], torch.full((len(stacked),), own))
 
     def _drawn(self, data: Embedded) -> Embedded:
         index = self._draw(len(data))

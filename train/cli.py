@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", metavar="DOMAIN", help="this domain only (may be repeated)")
     _backbone_arguments(parser.add_argument_group("backbone (with --out)"))
     _recipe_arguments(parser.add_argument_group("recipe (the defaults suit a few hundred images a domain)"))
+    _selector_arguments(parser.add_argument_group("selector (the paper's: --withhold 0 --temperature 1)"))
     _corruption_arguments(parser.add_argument_group("corruption domains, made from one clean folder"))
     running = parser.add_argument_group("running")
     running.add_argument("--jobs", type=int, default=1, help="domains trained at the same time (default: 1)")
@@ -101,16 +102,33 @@ def _recipe_arguments(group: argparse._ArgumentGroup) -> None:
         text = helps[f.name]
         shown = text if "default" in text else f"{text} (default: {getattr(default, f.name)})"
         group.add_argument(f"--{f.name.replace('_', '-')}", type=kind, default=getattr(default, f.name), help=shown)
+    group.add_argument("--per-class", type=int, metavar="N", help="at most N training images a class")
+    group.add_argument(
+        "--val-share", type=float, default=0.2, help="held out where there is no val/ (default: 0.2)"
+    )
+
+
+def _selector_arguments(group: argparse._ArgumentGroup) -> None:
+    default = SelectorRecipe()
+    group.add_argument(
+        "--withhold",
+        type=float,
+        default=default.withhold,
+        metavar="SHARE",
+        help="of lessons in which an image's own module is withheld, so that the selector learns what to do on "
+        f"domains without one (default: {default.withhold})",
+    )
+    group.add_argument(
+        "--temperature",
+        type=float,
+        help="divides the dot product when training starts (default: sqrt(d'), as in attention)",
+    )
     group.add_argument(
         "--selector-images",
         type=int,
         metavar="N",
-        help="images of each domain that the selector learns from, and as many to validate (default: all; every "
-        "module looks at every one of them, so many modules want a bound)",
-    )
-    group.add_argument("--per-class", type=int, metavar="N", help="at most N training images a class")
-    group.add_argument(
-        "--val-share", type=float, default=0.2, help="held out where there is no val/ (default: 0.2)"
+        help="images of each domain that it learns from, and as many to validate (default: all; every module "
+        "looks at every one of them, so many modules want a bound)",
     )
 
 
@@ -130,7 +148,12 @@ def run(options: argparse.Namespace) -> int:
                 store,
                 domains,
                 recipe=recipe,
-                selector=SelectorRecipe(images=options.selector_images, seed=recipe.seed),
+                selector=SelectorRecipe(
+                    withhold=options.withhold,
+                    temperature=options.temperature,
+                    images=options.selector_images,
+                    seed=recipe.seed,
+                ),
                 only=options.only or (),
                 workers=workers,
                 progress=progress,

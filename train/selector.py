@@ -1,8 +1,16 @@
-"""The selector's initialisation: cross-entropy of the weighted prediction, on mixed batches of all sources."""
+"""The selector's initialisation: cross-entropy of the weighted prediction, on mixed batches of all sources.
 
+On a device the selector meets domains that have no module, and there it must know whom to trust instead. So an
+image's own module is withheld from most of its lessons. And the dot product of h_x and h_l starts divided by
+sqrt(d'), as attention's: of two normalised vectors it is large enough to saturate the softmax, which then hardly
+learns. Both are beyond the paper, whose initialisation is `SelectorRecipe(withhold=0, temperature=1)`.
+"""
+
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,7 +24,11 @@ from pluto_edge.train.progress import Step, ignore
 
 @dataclass(frozen=True)
 class SelectorRecipe:
-    """AdamW on cached logits; the epoch that validates best is kept. Sizes by number of classes, as the paper's."""
+    """AdamW on cached logits; the epoch that validates best is kept. Sizes by number of classes, as the paper's.
+
+    `withhold` is the share of lessons without the image's own module; `temperature` divides the dot product when
+    training starts, None for sqrt(d') (it is in the scale of h_x's LayerNorm, and trained with it).
+    """
 
     epochs: int = 60
     batch: int = 64
@@ -24,14 +36,20 @@ class SelectorRecipe:
     weight_decay: float = 0.01
     patience: int = 12
     dropout: float | None = None
+    withhold: float = 0.8
+    temperature: float | None = None
     images: int | None = None  # of each domain and split; every module looks at every one of them
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.images is not None and self.images < 1:
             raise ConfigError(f"images: want at least 1, got {self.images}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout: want 0 up to, but not, 1, got {self.dropout}")
+        for name in ("dropout", "withhold"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise ConfigError(f"{name}: want 0 up to, but not, 1, got {value}")
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
+            raise ConfigError(f"temperature: want more than 0, got {self.temperature}")
 
 
 def sizes(classes: int) -> tuple[int, int, int, float]:
@@ -47,11 +65,24 @@ def sizes(classes: int) -> tuple[int, int, int, float]:
 
 @dataclass(frozen=True)
 class SourceLogits:
-    """Cached: x̂ [n,d], logits of all modules [n,N,K] and labels [n], of one split of all sources together."""
+    """Cached: x̂ [n,d], logits of all modules [n,N,K] and labels [n], of one split of all sources together.
+
+    `own` [n] is the index of the module of each image's domain; -1 where it has none.
+    """
 
     x_hat: Tensor
     logits: Tensor
     labels: Tensor
+    own: Tensor
+
+    def __getitem__(self, index: Tensor) -> "SourceLogits":
+        return SourceLogits(self.x_hat[index], self.logits[index], self.labels[index], self.own[index])
+
+    @property
+    def own_modules(self) -> Tensor:
+        """[n,N]: true for the module that may be withheld; nothing where it is the only one."""
+        count = self.logits.shape[1]
+        return (self.own[:, None] == torch.arange(count)) & (count > 1)
 
 
 @dataclass(frozen=True)
@@ -76,6 +107,7 @@ def train_selector(
     start = SelectorWeights.random(
         width=width, classes=classes, hidden_x=hidden_x, hidden_l=hidden_l, out=out, seed=recipe.seed
     )
+    start = replace(start, scale_x=start.scale_x / np.float32(recipe.temperature or math.sqrt(out)))
     g = TorchSelector(
         {k: torch.from_numpy(v) for k, v in start.tensors.items()},
         dropout if recipe.dropout is None else recipe.dropout,
@@ -83,18 +115,18 @@ def train_selector(
     optimizer = torch.optim.AdamW(g.parameters(), recipe.lr, weight_decay=recipe.weight_decay)
     generator = torch.Generator().manual_seed(recipe.seed)
     torch.manual_seed(recipe.seed)  # dropout draws from the global generator
-    best, best_loss, stale, epochs = _weights(g), _loss(g, val), 0, 0
+    best, best_loss, stale, epochs = _weights(g), _loss(g, val, recipe.withhold), 0, 0
     while epochs < recipe.epochs and stale < recipe.patience:
         epochs += 1
         g.train()
         order = torch.randperm(len(train.labels), generator=generator)
         for index in torch.split(order, recipe.batch):
             optimizer.zero_grad()
-            logits = train.logits[index]
-            blended = (g(train.x_hat[index], logits)[..., None] * logits).sum(dim=1)
-            F.cross_entropy(blended, train.labels[index]).backward()  # type: ignore[no-untyped-call]
+            part = train[index]
+            withheld = part.own_modules & (torch.rand(len(index), 1, generator=generator) < recipe.withhold)
+            F.cross_entropy(_blend(g, part, withheld), part.labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        loss = _loss(g, val)
+        loss = _loss(g, val, recipe.withhold)
         step(epochs, recipe.epochs, f"validation loss {loss:.3f}")
         if loss < best_loss:
             best, best_loss, stale = _weights(g), loss, 0
@@ -109,7 +141,7 @@ def train_selector(
 def compare(weights: SelectorWeights, data: SourceLogits) -> tuple[float, float, float]:
     """Accuracy of the selector's blend, of the uniform average, and of the best single module."""
     g = TorchSelector({k: torch.from_numpy(v) for k, v in weights.tensors.items()}).eval()
-    blended = (g(data.x_hat, data.logits)[..., None] * data.logits).sum(dim=1)
+    blended = _blend(g, data)
     singles = [accuracy(data.logits[:, j], data.labels) for j in range(data.logits.shape[1])]
     return accuracy(blended, data.labels), accuracy(data.logits.mean(dim=1), data.labels), max(singles)
 
@@ -119,14 +151,21 @@ def join(parts: Sequence[SourceLogits]) -> SourceLogits:
         torch.cat([p.x_hat for p in parts]),
         torch.cat([p.logits for p in parts]),
         torch.cat([p.labels for p in parts]),
+        torch.cat([p.own for p in parts]),
     )
 
 
+def _blend(g: TorchSelector, data: SourceLogits, withheld: Tensor | None = None) -> Tensor:
+    weights: Tensor = g(data.x_hat, data.logits, withheld)
+    return (weights[..., None] * data.logits).sum(dim=1)
+
+
 @torch.no_grad()
-def _loss(g: TorchSelector, data: SourceLogits) -> float:
+def _loss(g: TorchSelector, data: SourceLogits, withhold: float) -> float:
+    """With every image's own module, and without it, in the shares of the training."""
     g.eval()
-    blended = (g(data.x_hat, data.logits)[..., None] * data.logits).sum(dim=1)
-    return float(F.cross_entropy(blended, data.labels))
+    whole, without = (F.cross_entropy(_blend(g, data, mask), data.labels) for mask in (None, data.own_modules))
+    return float((1 - withhold) * whole + withhold * without)
 
 
 def _weights(g: TorchSelector) -> SelectorWeights:

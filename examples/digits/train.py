@@ -48,7 +48,7 @@ ARCHITECTURE = "vit_tiny_patch16_224"  # the family; the options below make it a
 OPTIONS: dict[str, Scalar] = {"patch_size": 8, "embed_dim": 96, "depth": 6, "num_heads": 3}
 SIZES: dict[Kind, int] = {"vpt": 10, "adapter": 8}
 RATES: dict[Kind, float] = {"vpt": 1.0, "adapter": 0.016}
-ADAPTATION = AdaptConfig(recentre=True)  # its domains are conditions of one camera: benchmarks/leave_one_out.py
+ADAPTATION = AdaptConfig(recentre=1.0)  # its domains are conditions of one camera: docs/adaptation.md
 CLEAR_REAL = {"mnist": 0.35, "usps": 0.15, "svhn": 0.2}  # shares of the backbone's images; the rest is rendered
 
 Bytes = NDArray[np.uint8]

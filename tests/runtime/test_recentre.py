@@ -42,8 +42,21 @@ def test_the_drift_is_found_whatever_the_classes(seed: int, shares: list[float])
     for start in range(0, 400, 40):
         part = slice(start, start + 40)
         centre = centre.plus(NAMES, logits[part], np.eye(K)[labels[part]])
-    trust = centre.count / (centre.count + TRUST)
-    np.testing.assert_allclose(centre.shift(NAMES, list(means)), -trust * drift, atol=0.1)
+    pi = np.bincount(labels, minlength=K) / len(labels)
+    diversity = np.exp(-(pi * np.log(np.maximum(pi, 1e-12))).sum()) / K
+    trust = centre.count / (centre.count + TRUST) * diversity**2
+    wanted = -0.5 * trust * (drift - drift.mean(axis=1, keepdims=True))
+    np.testing.assert_allclose(centre.shift(NAMES, list(means), 0.5), wanted, atol=0.1)
+
+
+def test_an_undecided_module_is_not_taken_for_a_drifted_one() -> None:
+    """Logits of half the size, classes in unequal shares: nothing is favoured, so nothing is taken off."""
+    rng = np.random.default_rng(0)
+    means = np.stack([np.full((len(NAMES), K), 6.0), np.zeros((len(NAMES), K))], axis=1)
+    labels = rng.choice(K, 500, p=[0.5, 0.2, 0.1, 0.1, 0.1])
+    logits = 0.5 * drifted(rng, means, np.zeros((len(NAMES), K)), labels)
+    centre = Centre().plus(NAMES, logits, np.eye(K)[labels])
+    assert np.abs(centre.shift(NAMES, list(means), 1.0)).max() < 0.1
 
 
 def test_batches_add_up_and_the_past_fades() -> None:
@@ -56,6 +69,7 @@ def test_batches_add_up_and_the_past_fades() -> None:
         parts = parts.plus(NAMES, logits[start:end], p[start:end])
     np.testing.assert_allclose(parts.logits, whole.logits)
     np.testing.assert_allclose(parts.shares, whole.shares)
+    np.testing.assert_allclose(parts.products, whole.products)
     assert parts.count == whole.count == 300
     for _ in range(20):
         parts = parts.plus(NAMES, logits[:64] + 5, p[:64])
@@ -68,9 +82,9 @@ def test_other_modules_start_anew_and_unknown_means_shift_nothing() -> None:
     logits, p = rng.normal(size=(30, 2, K)), softmax(rng.normal(size=(30, K)))
     centre = Centre().plus(NAMES, logits, p)
     means = np.ones((2, K), np.float32)
-    shift = centre.shift(NAMES, [means, None])
+    shift = centre.shift(NAMES, [means, None], 1.0)
     assert np.abs(shift[0]).max() > 0 and not shift[1].any()
-    assert centre.shift(("a", "c"), [means, means]) == 0.0
+    assert centre.shift(("a", "c"), [means, means], 1.0) == 0.0
     assert centre.plus(("a", "c"), logits, p).count == 30
 
 
@@ -91,18 +105,35 @@ def bundle(make_store: Callable[..., Store], tmp_path_factory: pytest.TempPathFa
     return folder / "bundle"
 
 
-CONFIG = AdaptConfig(selector=False, sam=None, recentre=True, guard=False)
+CONFIG = AdaptConfig(selector=False, sam=None, recentre=0.7, guard=False)
 
 
 def frames(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, 40, 32, 3), dtype=np.uint8)
 
 
+def by_hand(logits: np.ndarray, p: np.ndarray, means: list[np.ndarray], strength: float) -> np.ndarray:
+    """Class by class: the soft means on and off the class say how decided a module is."""
+    pi, count = p.mean(0), len(p)
+    weight = pi * (1 - pi)
+    rows = []
+    for j, (on, off) in enumerate(means):
+        here_on = (p * logits[:, j]).sum(0) / p.sum(0)
+        here_off = ((1 - p) * logits[:, j]).sum(0) / (1 - p).sum(0)
+        decided = np.clip((weight * (here_on - here_off)).sum() / (weight * (on - off)).sum(), 0.1, 2)
+        if (weight * (on - off)).sum() <= 0:
+            decided = 1.0
+        drift = decided * (off + pi * (on - off)) - logits[:, j].mean(0)
+        rows.append(drift - drift.mean())
+    diversity = np.exp(-(pi * np.log(pi)).sum()) / len(pi)
+    return strength * count / (count + TRUST) * diversity**2 * np.stack(rows)
+
+
 def test_a_runtime_centres_what_it_blends(bundle: Path) -> None:
     """By hand: running means of logits and predictions, the drift against the modules' own means."""
-    runtime, plain = (Runtime(bundle, config=replace(CONFIG, recentre=r)) for r in (True, False))
+    runtime, plain = (Runtime(bundle, config=replace(CONFIG, recentre=r)) for r in (0.7, 0.0))
     batches = [frames(12, seed) for seed in range(3)]
-    sums, shares, count, shift = 0.0, 0.0, 0, 0.0
+    every, predicted, shift = [], [], 0.0
     means = [runtime._network.modules[n].logit_means for n in runtime.modules]
     for images in batches:
         raw = plain.predict(images)
@@ -110,12 +141,8 @@ def test_a_runtime_centres_what_it_blends(bundle: Path) -> None:
         w = raw.weights[..., np.newaxis]
         np.testing.assert_allclose(runtime.predict(images).logits, (w * (logits + shift)).sum(1), atol=1e-4)
         p = softmax((w * (logits + shift)).sum(1))
-        sums, shares, count = sums + logits.sum(0), shares + p.sum(0), count + len(images)
-        pi = shares / count
-        trust = count / (count + TRUST)
-        shift = np.stack(
-            [trust * (m[1] + pi * (m[0] - m[1]) - s / count) for m, s in zip(means, sums, strict=True)]
-        )
+        every, predicted = [*every, logits], [*predicted, p]
+        shift = by_hand(np.concatenate(every), np.concatenate(predicted), means, 0.7)
         np.testing.assert_allclose(runtime.step(images).logits, (w * (logits + shift)).sum(1), atol=1e-4)
     assert np.abs(shift).max() > 0.1
 
@@ -136,7 +163,7 @@ def test_it_is_saved_restored_and_reset(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_a_step_without_reliable_samples_still_centres(bundle: Path) -> None:
-    runtime = Runtime(bundle, config=AdaptConfig(entropy_margin=1e-6, recentre=True, guard=False))
+    runtime = Runtime(bundle, config=AdaptConfig(entropy_margin=1e-6, guard=False))
     runtime.step(frames(12))
     assert runtime.events[-1].kind == "rollback" and "0 reliable" in runtime.events[-1].reason
     assert runtime._learner.state.centre.count == 12 and not runtime._learner.state.affines

@@ -263,8 +263,9 @@ def test_recipes_are_validated() -> None:
     for wrong in ({"epochs": 0}, {"patch_drop": 1.0}, {"smoothing": -0.1}, {"lr": float("nan")}, {"seed": -1}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             Recipe(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="dropout"):
-        SelectorRecipe(dropout=1.0)
+    for wrong in ({"dropout": 1.0}, {"withhold": 1.0}, {"temperature": 0.0}, {"images": 0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            SelectorRecipe(**wrong)  # type: ignore[arg-type]
 
 
 def test_selector_sizes_are_the_papers() -> None:
@@ -284,13 +285,50 @@ def test_selector_learns_whom_to_trust() -> None:
         logits = rng.standard_normal((count, 3, 5)) * 4
         logits[np.arange(count), domain] = np.eye(5)[label] * 4
         as_tensor = [torch.from_numpy(v.astype(np.float32)) for v in (x, logits)]
-        return SourceLogits(as_tensor[0], as_tensor[1], torch.from_numpy(label))
+        return SourceLogits(as_tensor[0], as_tensor[1], torch.from_numpy(label), torch.from_numpy(domain))
 
     train, val = source(1500), source(400)
     result = train_selector(train, val, SelectorRecipe(epochs=40, dropout=0.0))
     assert result.blend > 0.95 > 0.8 > result.uniform
     assert compare(result.weights, val)[0] == result.blend
     assert result.best_single < 0.6
+
+
+def test_withholding_teaches_whom_to_trust_on_a_domain_without_a_module() -> None:
+    """Of each domain's two neighbours one is fair and one is nonsense; without their own module only a selector
+    that had lessons without it knows which."""
+    rng = np.random.default_rng(0)
+
+    def source(count: int) -> SourceLogits:
+        domain, label = rng.integers(0, 3, count), rng.integers(0, 5, count)
+        logits = rng.standard_normal((count, 3, 5)) * 8
+        every = np.arange(count)
+        logits[every, domain] = np.eye(5)[label] * 12
+        logits[every, (domain + 1) % 3] = np.eye(5)[label] * 4
+        x = np.eye(16)[domain] * 3
+        parts = [torch.from_numpy(v.astype(np.float32)) for v in (x, logits)]
+        return SourceLogits(parts[0], parts[1], torch.from_numpy(label), torch.from_numpy(domain))
+
+    train, val = source(1500), source(600)
+    missing = [val[torch.where(val.own == d)[0]] for d in range(3)]
+    scores = {}
+    for withhold in (0.0, 0.8):
+        weights = train_selector(train, val, SelectorRecipe(epochs=40, dropout=0.0, withhold=withhold)).weights
+        assert compare(weights, val)[0] > 0.95
+        rest = [
+            SourceLogits(m.x_hat, m.logits[:, [j for j in range(3) if j != d]], m.labels, m.own)
+            for d, m in enumerate(missing)
+        ]
+        scores[withhold] = np.mean([compare(weights, r)[0] for r in rest])
+    assert 1 - scores[0.8] < 0.2 * (1 - scores[0.0])  # a fifth of the mistakes
+
+
+def test_a_store_of_one_module_withholds_nothing() -> None:
+    data = SourceLogits(
+        torch.randn(8, 4), torch.randn(8, 1, 3), torch.arange(8) % 3, torch.zeros(8, dtype=torch.int64)
+    )
+    result = train_selector(data, data, SelectorRecipe(epochs=2))
+    assert all(np.isfinite(t).all() for t in result.weights.tensors.values())
 
 
 def test_ray_gives_the_same_modules(photos: Path, weights: Path, tmp_path: Path) -> None:

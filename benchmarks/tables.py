@@ -1,0 +1,208 @@
+"""The tables of docs/results.md: what runs, on which bundles, and the Markdown that comes of it.
+
+    python benchmarks/tables.py --list
+    python benchmarks/tables.py pacs-adapter --jobs 2 --threads 1
+    python benchmarks/tables.py all
+
+Bundles and folders are those that docs/results.md builds below runs/. Every (method, target, order) is a file in
+runs/results/<table>/results/, written when it is there: a run that was stopped goes on. Jobs are processes.
+"""
+
+import argparse
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+
+from tqdm import tqdm
+
+from pluto_edge.evaluate import report
+from pluto_edge.evaluate.evaluation import Evaluation, evaluate
+from pluto_edge.evaluate.methods import choose
+from pluto_edge.evaluate.recorded import RecordedNetwork
+from pluto_edge.evaluate.results import ENSEMBLE, Protocol, Result
+from pluto_edge.evaluate.summary import Row, rows
+from pluto_edge.evaluate.targets import find_targets
+from pluto_edge.manifest import Bundle
+from pluto_edge.runtime.session import Engine
+from pluto_edge.train.corruptions import NAMES
+
+RUNS = Path("runs")
+DIGITS = ("mnist", "mnist_m", "rendered", "svhn", "usps")
+PACS = ("art_painting", "cartoon", "photo", "sketch")
+CORRUPTIONS = tuple(f"{name}-5" for name in NAMES)
+CONDITIONS = ("clear", "fog", "glare", "motion_blur", "rain_drops", "low_light", "sensor_noise", "frost")
+UNSEEN = ("glare", "rain_drops", "frost")
+
+STILL = ("single", "zero-shot")
+BASELINES = ("single", "neo", "tent", "eata", "sar")
+PLUTO = ("zero-shot", "pluto", "pluto-no-recentre")
+ABLATION = ("zero-shot", "pluto-selector-only", "pluto-no-filter", "pluto-rho-0", "pluto", "pluto-no-recentre")
+TOP_M = (1, 3, 5, 15, 75)
+
+
+@dataclass(frozen=True)
+class Group:
+    """One call of `evaluate`: targets that share a bundle and, in a continual run, a life."""
+
+    bundle: Path
+    data: Path
+    targets: tuple[str, ...]
+    methods: tuple[str, ...]
+    protocol: Protocol
+    limit: int | None = None
+    probe: Path | None = None
+    source: Path | None = None
+    store: Path | None = None
+
+
+def leave_one_out(name: str, data: str, targets: Sequence[str], **more) -> list[Group]:
+    """A group for each target: its bundle has neither its module nor a selector that saw it."""
+    return [
+        Group(
+            RUNS / "loo" / name / target / "bundle",
+            RUNS / "data" / data,
+            (target,),
+            store=RUNS / "loo" / name / target / "store",
+            **more,
+        )
+        for target in targets
+    ]
+
+
+def tables() -> dict[str, list[Group]]:
+    digits = {"name": "digits", "data": "digits", "targets": DIGITS}
+    pacs = {k: {"name": f"pacs-{k}", "data": "pacs", "targets": PACS} for k in ("adapter", "vpt")}
+    online, short = Protocol(seeds=3), Protocol(seeds=2)
+    all_digits = (*BASELINES, "cotta:views=4,mirror=false", *PLUTO)
+    all_pacs = (*BASELINES, *PLUTO)
+    cifar4, cifar75 = RUNS / "bundles" / "cifar4", RUNS / "bundles" / "cifar75"
+    corrupted, meter = RUNS / "data" / "cifar-c", RUNS / "data" / "meter"
+    camera = Path("examples/digits/bundle")
+    found = {
+        "digits": leave_one_out(**digits, methods=all_digits, protocol=online),
+        "pacs-adapter": leave_one_out(**pacs["adapter"], methods=all_pacs, protocol=short, limit=512),
+        "pacs-vpt": leave_one_out(**pacs["vpt"], methods=all_pacs, protocol=short, limit=512),
+        "pacs-cotta": leave_one_out(
+            **pacs["adapter"], methods=("cotta:views=4",), protocol=Protocol(seeds=1), limit=256
+        ),
+        "ablation-digits": leave_one_out(**digits, methods=ABLATION, protocol=online),
+        "ablation-pacs": leave_one_out(**pacs["adapter"], methods=ABLATION, protocol=short, limit=512),
+        "paper-selector-digits": leave_one_out(
+            **{**digits, "name": "digits-paper"}, methods=(*STILL, "pluto-no-recentre"), protocol=online
+        ),
+        "paper-selector-adapter": leave_one_out(
+            **{**pacs["adapter"], "name": "pacs-adapter-paper"}, methods=STILL, protocol=online
+        ),
+        "paper-selector-vpt": leave_one_out(
+            **{**pacs["vpt"], "name": "pacs-vpt-paper"}, methods=STILL, protocol=online
+        ),
+        "continual": [
+            Group(
+                cifar4,
+                corrupted,
+                CORRUPTIONS,
+                (method,),
+                Protocol(seeds=1, continual=True),
+                limit=192,
+                probe=RUNS / "data" / "cifar-probe",
+                source=RUNS / "data" / "cifar-source",
+                store=RUNS / "stores" / "cifar4",
+            )
+            for method in (*BASELINES, "cotta:views=4", *PLUTO)
+        ],
+        "modules": [
+            Group(
+                cifar75,
+                corrupted,
+                (target,),
+                ("single", *(f"pluto:top_m={m}" for m in TOP_M)),
+                Protocol(seeds=1),
+                limit=128,
+            )
+            for target in CORRUPTIONS
+        ],
+        "wild-classes": [
+            Group(camera, meter, (t,), (*BASELINES, *PLUTO), Protocol(seeds=2, order="classes")) for t in CONDITIONS
+        ],
+        "wild-mixed": [Group(camera, meter, ("+".join(CONDITIONS),), (*BASELINES, *PLUTO), online, limit=4000)],
+        "wild-long": [
+            Group(camera, meter, CONDITIONS, (method,), Protocol(seeds=1, continual=True))
+            for method in (*BASELINES, *PLUTO)
+        ],
+    }
+    for batch in (1, 2, 4, 8):
+        found[f"wild-batch-{batch}"] = [
+            Group(camera, meter, (t,), (*BASELINES, *PLUTO), Protocol(batch, seeds=1), limit=600) for t in UNSEEN
+        ]
+    for shots in (0, 16, 64, 128):
+        few = Protocol(seeds=3, shots=shots)
+        found[f"few-digits-{shots}"] = leave_one_out(**digits, methods=all_pacs, protocol=few)
+        found[f"few-pacs-{shots}"] = leave_one_out(
+            **pacs["adapter"], methods=all_pacs, protocol=replace(few, seeds=1), limit=512
+        )
+    return found
+
+
+def main() -> None:
+    known = tables()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="*", help="which, or all")
+    parser.add_argument("--list", action="store_true", help="what there is")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--threads", type=int, default=1, help="of each (default: 1)")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(known))
+        return
+    names = list(known) if options.table == ["all"] else options.table
+    for name in names:
+        if name not in known:
+            parser.error(f"no table {name!r}; there are: {', '.join(known)}")
+    for name in names:
+        out = RUNS / "results" / name
+        start = perf_counter()
+        with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+            waiting = [pool.submit(run, group, out, options.threads) for group in known[name]]
+            results = [r for one in tqdm(waiting, name, disable=None) for r in one.result()]
+        text = markdown(rows(results))
+        (out / "table.md").write_text(text)
+        print(f"\n{name}: {perf_counter() - start:.0f} s, {options.jobs} processes\n\n{text}", flush=True)
+
+
+def run(group: Group, out: Path, threads: int) -> tuple[Result, ...]:
+    bundle = Bundle(group.bundle)
+    manifest = bundle.manifest
+    own = {
+        n: find_targets(folder, manifest.names, manifest.classes) if folder else ()
+        for n, folder in (("probes", group.probe), ("sources", group.source))
+    }
+    targets = find_targets(group.data, group.targets, manifest.classes, group.limit)
+    methods = choose(group.methods, manifest.adaptation)
+    network = RecordedNetwork(bundle, Engine("cpu", threads))
+    found: Evaluation = evaluate(network, targets, methods, group.protocol, out, store=group.store, **own)
+    return found.results
+
+
+def markdown(table: Sequence[Row]) -> str:
+    """Accuracy in %, mean ± deviation over the orders; and what the modules kept, where it was looked at."""
+    targets = list(table[0].cells)
+    header = " | ".join(t.removesuffix("-5") for t in targets)
+    lines = [f"| | {header} | average |", "|---" * (len(targets) + 2) + "|"]
+    for row in table:
+        cells = [report.percent(c).removesuffix(" ± 0.0") + " ↓" * bool(c.collapsed) for c in row.cells.values()]
+        average = f"**{100 * row.mean:.1f}** ± {100 * row.spread:.1f}"
+        lines.append(f"| {row.label} | {' | '.join(cells)} | {average} |")
+    kept = [row for row in table if next(iter(row.cells.values())).kept is not None]
+    for row in kept:
+        if row.part in (ENSEMBLE, "blend"):
+            values = [c.kept or 0.0 for c in row.cells.values()]
+            cells = [f"{100 * v:.1f}" for v in values]
+            lines.append(f"| kept: {row.label} | {' | '.join(cells)} | {100 * sum(values) / len(values):.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
