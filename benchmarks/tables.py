@@ -5,7 +5,8 @@
     python benchmarks/tables.py all
 
 Bundles and folders are those that docs/results.md builds below runs/. Every (method, target, order) is a file in
-runs/results/<table>/results/, written when it is there: a run that was stopped goes on. Jobs are processes.
+runs/results/results/, written when it is there: a run that was stopped goes on, and tables share what they have
+in common. Jobs are processes.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from pluto_edge.runtime.session import Engine
 from pluto_edge.train.corruptions import NAMES
 
 RUNS = Path("runs")
+OUT = RUNS / "results"
 DIGITS = ("mnist", "mnist_m", "rendered", "svhn", "usps")
 PACS = ("art_painting", "cartoon", "photo", "sketch")
 CORRUPTIONS = tuple(f"{name}-5" for name in NAMES)
@@ -75,29 +77,27 @@ def leave_one_out(name: str, data: str, targets: Sequence[str], **more) -> list[
 def tables() -> dict[str, list[Group]]:
     digits = {"name": "digits", "data": "digits", "targets": DIGITS}
     pacs = {k: {"name": f"pacs-{k}", "data": "pacs", "targets": PACS} for k in ("adapter", "vpt")}
-    online, short = Protocol(seeds=3), Protocol(seeds=2)
-    all_digits = (*BASELINES, "cotta:views=4,mirror=false", *PLUTO)
-    all_pacs = (*BASELINES, *PLUTO)
+    online, once = Protocol(seeds=3), Protocol(seeds=1)
+    everything = (*BASELINES, *PLUTO)
     cifar4, cifar75 = RUNS / "bundles" / "cifar4", RUNS / "bundles" / "cifar75"
     corrupted, meter = RUNS / "data" / "cifar-c", RUNS / "data" / "meter"
     camera = Path("examples/digits/bundle")
     found = {
-        "digits": leave_one_out(**digits, methods=all_digits, protocol=online),
-        "pacs-adapter": leave_one_out(**pacs["adapter"], methods=all_pacs, protocol=short, limit=512),
-        "pacs-vpt": leave_one_out(**pacs["vpt"], methods=all_pacs, protocol=short, limit=512),
-        "pacs-cotta": leave_one_out(
-            **pacs["adapter"], methods=("cotta:views=4",), protocol=Protocol(seeds=1), limit=256
-        ),
+        "digits": leave_one_out(**digits, methods=everything, protocol=online),
+        "pacs-adapter": leave_one_out(**pacs["adapter"], methods=everything, protocol=once, limit=384),
+        "pacs-vpt": leave_one_out(**pacs["vpt"], methods=everything, protocol=once, limit=256),
+        "digits-cotta": leave_one_out(**digits, methods=("cotta:views=4,mirror=false",), protocol=once),
+        "pacs-cotta": leave_one_out(**pacs["adapter"], methods=("cotta:views=4",), protocol=once, limit=384),
         "ablation-digits": leave_one_out(**digits, methods=ABLATION, protocol=online),
-        "ablation-pacs": leave_one_out(**pacs["adapter"], methods=ABLATION, protocol=short, limit=512),
+        "ablation-pacs": leave_one_out(**pacs["adapter"], methods=ABLATION, protocol=once, limit=384),
         "paper-selector-digits": leave_one_out(
             **{**digits, "name": "digits-paper"}, methods=(*STILL, "pluto-no-recentre"), protocol=online
         ),
         "paper-selector-adapter": leave_one_out(
-            **{**pacs["adapter"], "name": "pacs-adapter-paper"}, methods=STILL, protocol=online
+            **{**pacs["adapter"], "name": "pacs-adapter-paper"}, methods=STILL, protocol=once, limit=384
         ),
         "paper-selector-vpt": leave_one_out(
-            **{**pacs["vpt"], "name": "pacs-vpt-paper"}, methods=STILL, protocol=online
+            **{**pacs["vpt"], "name": "pacs-vpt-paper"}, methods=STILL, protocol=once, limit=256
         ),
         "continual": [
             Group(
@@ -106,12 +106,12 @@ def tables() -> dict[str, list[Group]]:
                 CORRUPTIONS,
                 (method,),
                 Protocol(seeds=1, continual=True),
-                limit=192,
+                limit=128,
                 probe=RUNS / "data" / "cifar-probe",
                 source=RUNS / "data" / "cifar-source",
                 store=RUNS / "stores" / "cifar4",
             )
-            for method in (*BASELINES, "cotta:views=4", *PLUTO)
+            for method in everything
         ],
         "modules": [
             Group(
@@ -120,28 +120,27 @@ def tables() -> dict[str, list[Group]]:
                 (target,),
                 ("single", *(f"pluto:top_m={m}" for m in TOP_M)),
                 Protocol(seeds=1),
-                limit=128,
+                limit=96,
             )
             for target in CORRUPTIONS
         ],
         "wild-classes": [
-            Group(camera, meter, (t,), (*BASELINES, *PLUTO), Protocol(seeds=2, order="classes")) for t in CONDITIONS
+            Group(camera, meter, (t,), everything, Protocol(seeds=1, order="classes")) for t in CONDITIONS
         ],
-        "wild-mixed": [Group(camera, meter, ("+".join(CONDITIONS),), (*BASELINES, *PLUTO), online, limit=4000)],
+        "wild-mixed": [Group(camera, meter, ("+".join(CONDITIONS),), everything, once, limit=4000)],
         "wild-long": [
-            Group(camera, meter, CONDITIONS, (method,), Protocol(seeds=1, continual=True))
-            for method in (*BASELINES, *PLUTO)
+            Group(camera, meter, CONDITIONS, (method,), Protocol(seeds=1, continual=True)) for method in everything
         ],
     }
     for batch in (1, 2, 4, 8):
         found[f"wild-batch-{batch}"] = [
-            Group(camera, meter, (t,), (*BASELINES, *PLUTO), Protocol(batch, seeds=1), limit=600) for t in UNSEEN
+            Group(camera, meter, (t,), everything, Protocol(batch, seeds=1), limit=600) for t in UNSEEN
         ]
     for shots in (0, 16, 64, 128):
         few = Protocol(seeds=3, shots=shots)
-        found[f"few-digits-{shots}"] = leave_one_out(**digits, methods=all_pacs, protocol=few)
+        found[f"few-digits-{shots}"] = leave_one_out(**digits, methods=everything, protocol=few)
         found[f"few-pacs-{shots}"] = leave_one_out(
-            **pacs["adapter"], methods=all_pacs, protocol=replace(few, seeds=1), limit=512
+            **pacs["adapter"], methods=everything, protocol=replace(few, seeds=1), limit=256
         )
     return found
 
@@ -162,17 +161,16 @@ def main() -> None:
         if name not in known:
             parser.error(f"no table {name!r}; there are: {', '.join(known)}")
     for name in names:
-        out = RUNS / "results" / name
         start = perf_counter()
         with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-            waiting = [pool.submit(run, group, out, options.threads) for group in known[name]]
+            waiting = [pool.submit(run, group, options.threads) for group in known[name]]
             results = [r for one in tqdm(waiting, name, disable=None) for r in one.result()]
         text = markdown(rows(results))
-        (out / "table.md").write_text(text)
+        (OUT / f"{name}.md").write_text(text)
         print(f"\n{name}: {perf_counter() - start:.0f} s, {options.jobs} processes\n\n{text}", flush=True)
 
 
-def run(group: Group, out: Path, threads: int) -> tuple[Result, ...]:
+def run(group: Group, threads: int) -> tuple[Result, ...]:
     bundle = Bundle(group.bundle)
     manifest = bundle.manifest
     own = {
@@ -182,7 +180,7 @@ def run(group: Group, out: Path, threads: int) -> tuple[Result, ...]:
     targets = find_targets(group.data, group.targets, manifest.classes, group.limit)
     methods = choose(group.methods, manifest.adaptation)
     network = RecordedNetwork(bundle, Engine("cpu", threads))
-    found: Evaluation = evaluate(network, targets, methods, group.protocol, out, store=group.store, **own)
+    found: Evaluation = evaluate(network, targets, methods, group.protocol, OUT, store=group.store, **own)
     return found.results
 
 
