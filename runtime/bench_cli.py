@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeats",
         type=int,
-        help=f"measurements of each (default: {REPEATS}, from 3 on fewer when they take over {SECONDS:g} s)",
+        help=f"measurements of each (default: {REPEATS}, or as many as fit into {SECONDS:g} s, at least 3)",
     )
     parser.add_argument("--threads", type=int, help="for ONNX Runtime (default: one per core)")
     parser.add_argument("--providers", default="auto", help="auto, cpu or cuda (default: auto)")
@@ -151,6 +151,8 @@ def _parts(report: Report) -> str:
 
 
 def _cells(report: Report) -> str:
+    """A block of rows for each thing that grows; one row where nothing does."""
+    growing = {name: cells for name, cells in report.growth.items() if len(cells) > 1}
     rows = [
         (
             grows,
@@ -161,7 +163,7 @@ def _cells(report: Report) -> str:
             f"{cell.images_a_second:,.1f}",
             *_times(cell.step, cell.size.batch),
         )
-        for grows, cells in report.growth.items()
+        for grows, cells in (growing or {"nothing": report.cells}).items()
         for cell in cells
     ]
     header = ("grows", "batch", "modules", "blended", "predict ms", "spread", "ms an image", "images/s")

@@ -321,8 +321,9 @@ def test_columns_by_hand(report: Report) -> None:
     assert ["forward", "8", "20.0", "1.50", "2.50", "12.3", "42%"] in [line.split() for line in text.splitlines()]
 
 
-def test_one_size_has_a_picture(report: Report) -> None:
+def test_one_size_has_one_row_and_a_picture(report: Report) -> None:
     one = replace(report, plan=Plan((3,), (3,)), cells=report.growth["batch"][-1:], busy=("yes",))
+    assert [line.split()[:4] for line in as_text(one).splitlines()[-3:-2]] == [["nothing", "3", "3", "3"]]
     for shown in (one, replace(one, architecture="$a_{")):
         assert Image.open(BytesIO(bench_plot.png(shown))).size == (1200, 504)
 
