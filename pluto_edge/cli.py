@@ -16,6 +16,7 @@ COMMANDS = {
     "replay": ("pluto_edge.runtime.replay", "make a picture and a report of a recorded stream"),
     "eval": ("pluto_edge.evaluate.cli", "compare adaptation methods on a bundle and labelled folders"),
     "corrupt": ("pluto_edge.train.corrupt_cli", "write or preview the 15 common corruptions of images"),
+    "bench": ("pluto_edge.runtime.bench_cli", "measure what a bundle costs on this device"),
     "info": ("pluto_edge.info", "describe a store or a bundle"),
     "doctor": (
         "pluto_edge.runtime.doctor",
