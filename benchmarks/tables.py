@@ -36,6 +36,7 @@ DIGITS = ("mnist", "mnist_m", "rendered", "svhn", "usps")
 PACS = ("art_painting", "cartoon", "photo", "sketch")
 CORRUPTIONS = tuple(f"{name}-5" for name in NAMES)
 CONDITIONS = ("clear", "fog", "glare", "motion_blur", "rain_drops", "low_light", "sensor_noise", "frost")
+KNOWN = ("clear", "colour_background", "fog", "low_light", "motion_blur", "sensor_noise")
 UNSEEN = ("glare", "rain_drops", "frost")
 
 STILL = ("single", "zero-shot")
@@ -85,7 +86,7 @@ def tables() -> dict[str, list[Group]]:
     found = {
         "digits": leave_one_out(**digits, methods=everything, protocol=online),
         "pacs-adapter": leave_one_out(**pacs["adapter"], methods=everything, protocol=once, limit=384),
-        "pacs-vpt": leave_one_out(**pacs["vpt"], methods=everything, protocol=once, limit=256),
+        "pacs-vpt": leave_one_out(**pacs["vpt"], methods=everything, protocol=once, limit=192),
         "digits-cotta": leave_one_out(**digits, methods=("cotta:views=4,mirror=false",), protocol=once),
         "pacs-cotta": leave_one_out(**pacs["adapter"], methods=("cotta:views=4",), protocol=once, limit=384),
         "ablation-digits": leave_one_out(**digits, methods=ABLATION, protocol=online),
@@ -97,7 +98,14 @@ def tables() -> dict[str, list[Group]]:
             **{**pacs["adapter"], "name": "pacs-adapter-paper"}, methods=STILL, protocol=once, limit=384
         ),
         "paper-selector-vpt": leave_one_out(
-            **{**pacs["vpt"], "name": "pacs-vpt-paper"}, methods=STILL, protocol=once, limit=256
+            **{**pacs["vpt"], "name": "pacs-vpt-paper"}, methods=STILL, protocol=once, limit=192
+        ),
+        "development-conditions": leave_one_out(
+            "meter",
+            "conditions",
+            KNOWN,
+            methods=("single", "zero-shot", "pluto-no-recentre", "pluto:recentre=0.5", "pluto:recentre=1.0"),
+            protocol=online,
         ),
         "continual": [
             Group(
@@ -120,27 +128,28 @@ def tables() -> dict[str, list[Group]]:
                 (target,),
                 ("single", *(f"pluto:top_m={m}" for m in TOP_M)),
                 Protocol(seeds=1),
-                limit=96,
+                limit=64,
             )
             for target in CORRUPTIONS
         ],
         "wild-classes": [
-            Group(camera, meter, (t,), everything, Protocol(seeds=1, order="classes")) for t in CONDITIONS
+            Group(camera, meter, (t,), everything, Protocol(seeds=1, order="classes"), limit=600)
+            for t in CONDITIONS
         ],
-        "wild-mixed": [Group(camera, meter, ("+".join(CONDITIONS),), everything, once, limit=4000)],
+        "wild-mixed": [Group(camera, meter, ("+".join(CONDITIONS),), everything, once, limit=2000)],
         "wild-long": [
             Group(camera, meter, CONDITIONS, (method,), Protocol(seeds=1, continual=True)) for method in everything
         ],
     }
     for batch in (1, 2, 4, 8):
         found[f"wild-batch-{batch}"] = [
-            Group(camera, meter, (t,), everything, Protocol(batch, seeds=1), limit=600) for t in UNSEEN
+            Group(camera, meter, (t,), everything, Protocol(batch, seeds=1), limit=300) for t in UNSEEN
         ]
     for shots in (0, 16, 64, 128):
         few = Protocol(seeds=3, shots=shots)
         found[f"few-digits-{shots}"] = leave_one_out(**digits, methods=everything, protocol=few)
         found[f"few-pacs-{shots}"] = leave_one_out(
-            **pacs["adapter"], methods=everything, protocol=replace(few, seeds=1), limit=256
+            **pacs["adapter"], methods=everything, protocol=replace(few, seeds=1), limit=192
         )
     return found
 
