@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 
 from pluto_edge.evaluate.results import BLEND, ENSEMBLE, Result
 
-# Collapse: from the first third of the stream to the last, accuracy falls this much more than that of the exported
-# modules' average, and by more than chance; or this share of the last third is predicted as one class that is less
+# Collapse: from the first third of the stream to the last, accuracy falls this much more than that of the same row
+# without learning, and by more than chance; or this share of the last third is predicted as one class that is less
 # than half of it.
 LOST, CHANCE, ONE_CLASS, HALF = 0.15, 3.0, 0.9, 0.5
 MIN_THIRD = 16  # fewer images say nothing
+
+Still = dict[tuple[str, int], dict[str, tuple[int, ...]]]  # what does not learn, by target, seed and row
 
 
 @dataclass(frozen=True)
@@ -53,18 +55,22 @@ class Row:
 def rows(results: Sequence[Result]) -> list[Row]:
     """In the order of the results."""
     found = []
+    still: Still = {}
+    for result in results:
+        if result.method in ("single", "zero-shot"):
+            still.setdefault((result.target, result.seed), {}).update(result.predicted)
     for method in dict.fromkeys(r.method for r in results):
         mine = [r for r in results if r.method == method]
         parts = ("best", "worst", ENSEMBLE) if ENSEMBLE in mine[0].predicted else (BLEND,)
-        found += [_row(method, part, mine) for part in parts]
+        found += [_row(method, part, mine, still) for part in parts]
     return found
 
 
-def _row(method: str, part: str, results: Sequence[Result]) -> Row:
+def _row(method: str, part: str, results: Sequence[Result], still: Still) -> Row:
     by_target: dict[str, list[Result]] = {}
     for result in results:
         by_target.setdefault(result.target, []).append(result)
-    cells = {target: _cell(part, group) for target, group in by_target.items()}
+    cells = {target: _cell(part, group, still) for target, group in by_target.items()}
     by_seed = np.array([cell.accuracies for cell in cells.values()]).mean(axis=0)
     notes: dict[str, float] = {}
     for result in results:
@@ -73,20 +79,24 @@ def _row(method: str, part: str, results: Sequence[Result]) -> Row:
     return Row(method, part, cells, float(by_seed.mean()), float(by_seed.std()), notes, seconds)
 
 
-def _cell(part: str, results: Sequence[Result]) -> Cell:
+def _cell(part: str, results: Sequence[Result], still: Still) -> Cell:
     members = [module for module in results[0].predicted if module not in (ENSEMBLE, BLEND)]
     means = {module: float(np.mean([r.right(module).mean() for r in results])) for module in members}
     name = part
     if part in ("best", "worst"):
         name = max(means, key=means.__getitem__) if part == "best" else min(means, key=means.__getitem__)
     accuracies = [float(r.right(name).mean()) for r in results]
+    fallen = [
+        collapse(r.predicted[name], r.truth, still.get((r.target, r.seed), {}).get(name, r.unadapted))
+        for r in results
+    ]
     return Cell(
         mean=float(np.mean(accuracies)),
         spread=float(np.std(accuracies)),
         accuracies=tuple(accuracies),
         module=name if name != part else "",
         modules=means if part == ENSEMBLE else {},
-        collapsed=tuple(how for r in results if (how := collapse(r.predicted[name], r.truth, r.unadapted))),
+        collapsed=tuple(filter(None, fallen)),
         curve=tuple(map(float, np.mean([curve(r, name) for r in results], axis=0))),
         kept=float(np.mean([v for r in results for v in r.kept.values()])) if results[0].kept else None,
     )
@@ -102,7 +112,7 @@ def curve(result: Result, row: str) -> NDArray[np.float64]:
 def collapse(predicted: Sequence[int], truth: Sequence[int], unadapted: Sequence[int]) -> str:
     """How a stream of predictions went down, or nothing."""
     third = len(truth) // 3
-    if third < MIN_THIRD:
+    if third < MIN_THIRD or tuple(predicted) == tuple(unadapted):
         return ""
     labels, wanted = np.array(predicted), np.array(truth)
     last = labels[-third:]

@@ -89,6 +89,23 @@ def test_collapse() -> None:
     assert collapse([1] * 30, [0] * 30, [0] * 30) == "", "too short to say"
 
 
+def test_a_row_is_held_against_itself_without_learning() -> None:
+    """A module that is good at the classes that come first has not collapsed; one that forgot the others has."""
+    truth = tuple(np.repeat(np.arange(3), 40).tolist())
+    first, average = (0,) * 40 + (1,) * 20 + (2,) * 60, truth
+
+    def of(method: str, predicted: tuple[int, ...]) -> Result:
+        found = {"a": predicted, "ensemble": average}
+        return Result("k", method, {}, "t", 0, Protocol(40, 1), (40,) * 3, truth, found, average)
+
+    weak_at_the_end = (0,) * 40 + (1,) * 40 + (1,) * 40
+    still, tent = of("single", weak_at_the_end), of("tent", weak_at_the_end)
+    assert not any(row.cells["t"].collapsed for row in rows([still, tent]))
+    assert rows([tent])[0].cells["t"].collapsed, "without `single` there is only the average to hold it against"
+    forgot = of("tent", first[:80] + (0,) * 40)
+    assert rows([of("single", truth), forgot])[3].cells["t"].collapsed
+
+
 @given(st.integers(0, 200), st.integers(0, 2**31))
 def test_what_is_right_or_never_learned_is_no_collapse(count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
