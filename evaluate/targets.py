@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +145,7 @@ def prepare(
     file = cache / f"pixels-{key}.npy"
     if not file.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(".partial")
+        partial = file.with_suffix(f".{os.getpid()}.partial")  # another process may want the same
         shape = (len(target), *preprocessing.size, 3)
         pixels = np.lib.format.open_memmap(partial, mode="w+", dtype=np.uint8, shape=shape)
         for start in range(0, len(target), PART):

@@ -103,3 +103,21 @@ def test_orders_are_permutations(labels: list[int], seed: int) -> None:
         assert np.array_equal(found, arrange(labels, order, seed))  # type: ignore[arg-type]
     stream = np.array(labels)[arrange(labels, "classes", seed)]
     assert (np.diff(stream) != 0).sum() == len(set(labels)) - 1, "a class comes in one run"
+
+
+def test_two_processes_may_prepare_the_same_folder(
+    folders: Path, make_network: Callable[..., RecordedNetwork], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, preprocessing = find_targets(folders, [], CLASSES)[0], make_network().bundle.manifest.preprocessing
+    others = []
+
+    def meanwhile(count: int) -> None:
+        if not others:
+            others.append(count)
+            with monkeypatch.context() as patch:
+                patch.setattr("os.getpid", lambda: 1)
+                others.append(prepare(target, preprocessing, tmp_path / "cache").pixels.copy())
+
+    first = prepare(target, preprocessing, tmp_path / "cache", meanwhile)
+    np.testing.assert_array_equal(first.pixels, others[1])
+    assert [f.suffix for f in (tmp_path / "cache").iterdir()] == [".npy"]
