@@ -13,6 +13,7 @@ change, their split, corruption and preprocessing make the digest that every fil
 import hashlib
 import json
 import shutil
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -164,7 +165,8 @@ class Cache:
     def _draw(self, count: int) -> slice | Tensor:
         if self.limit is None or self.limit >= count:
             return slice(None)
-        return torch.randperm(count, generator=torch.Generator().manual_seed(0))[: self.limit]
+        seed = zlib.crc32(self.domain.name.encode())  # corruptions of one folder: other images in each domain
+        return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[: self.limit]
 
     def _features(self, key: str) -> str:
         return _metadata(self.features_file).get(key, "{}")

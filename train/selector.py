@@ -104,18 +104,15 @@ def train_selector(
 ) -> SelectorReport:
     classes, width = train.logits.shape[2], train.x_hat.shape[1]
     hidden_x, hidden_l, out, dropout = sizes(classes)
-    start = SelectorWeights.random(
-        width=width, classes=classes, hidden_x=hidden_x, hidden_l=hidden_l, out=out, seed=recipe.seed
-    )
+    shape = {"width": width, "classes": classes, "hidden_x": hidden_x, "hidden_l": hidden_l, "out": out}
+    start = SelectorWeights.random(**shape, seed=recipe.seed)
     start = replace(start, scale_x=start.scale_x / np.float32(recipe.temperature or math.sqrt(out)))
-    g = TorchSelector(
-        {k: torch.from_numpy(v) for k, v in start.tensors.items()},
-        dropout if recipe.dropout is None else recipe.dropout,
-    )
+    g = _torch(start, dropout if recipe.dropout is None else recipe.dropout)
     optimizer = torch.optim.AdamW(g.parameters(), recipe.lr, weight_decay=recipe.weight_decay)
     generator = torch.Generator().manual_seed(recipe.seed)
     torch.manual_seed(recipe.seed)  # dropout draws from the global generator
-    best, best_loss, stale, epochs = _weights(g), _loss(g, val, recipe.withhold), 0, 0
+    best = SelectorWeights.uniform(**shape)  # what is left when nothing that is learned is better
+    best_loss, stale, epochs = _loss(_torch(best), val, recipe.withhold), 0, 0
     while epochs < recipe.epochs and stale < recipe.patience:
         epochs += 1
         g.train()
@@ -140,8 +137,7 @@ def train_selector(
 @torch.no_grad()
 def compare(weights: SelectorWeights, data: SourceLogits) -> tuple[float, float, float]:
     """Accuracy of the selector's blend, of the uniform average, and of the best single module."""
-    g = TorchSelector({k: torch.from_numpy(v) for k, v in weights.tensors.items()}).eval()
-    blended = _blend(g, data)
+    blended = _blend(_torch(weights).eval(), data)
     singles = [accuracy(data.logits[:, j], data.labels) for j in range(data.logits.shape[1])]
     return accuracy(blended, data.labels), accuracy(data.logits.mean(dim=1), data.labels), max(singles)
 
@@ -166,6 +162,10 @@ def _loss(g: TorchSelector, data: SourceLogits, withhold: float) -> float:
     g.eval()
     whole, without = (F.cross_entropy(_blend(g, data, mask), data.labels) for mask in (None, data.own_modules))
     return float((1 - withhold) * whole + withhold * without)
+
+
+def _torch(weights: SelectorWeights, dropout: float = 0.0) -> TorchSelector:
+    return TorchSelector({k: torch.from_numpy(v) for k, v in weights.tensors.items()}, dropout)
 
 
 def _weights(g: TorchSelector) -> SelectorWeights:

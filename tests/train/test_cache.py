@@ -134,6 +134,24 @@ def test_logits_of_other_weights_are_computed_again(store: Store, photos: Path) 
     assert cache.absent(store.names) == ["noon"]
 
 
+def test_the_selector_may_see_some_images_only(store: Store, photos: Path) -> None:
+    train(store.path, photos)
+    store = Store(store.path)
+    vit, drawn = TorchViT(load_backbone(store)), []
+    for domain in scan(photos)[:2]:
+        whole, some = Cache(store, domain).source("train", store.names), Cache(store, domain, 5)
+        assert some.absent(store.names) == list(store.names)
+        some.fill(vit)
+        some.add_logits(vit, store.names)
+        found = some.source("train", store.names)
+        index = [int((whole.x_hat == x).all(dim=1).nonzero()[0]) for x in found.x_hat]
+        assert len(set(index)) == 5
+        torch.testing.assert_close(found.logits, whole.logits[index])
+        assert found.labels.tolist() == whole.labels[index].tolist()
+        drawn.append(index)
+    assert drawn[0] != drawn[1], "corruptions of the same images: each domain draws others"
+
+
 def test_unreadable_images_are_left_out_by_name(store: Store, photos: Path) -> None:
     bad = photos / "dawn/disc/broken.png"
     bad.write_bytes(b"not an image")

@@ -21,7 +21,7 @@ from pluto_edge.cli import main
 from pluto_edge.errors import ConfigError
 from pluto_edge.export.backbone import load_backbone
 from pluto_edge.export.exporter import run_export
-from pluto_edge.export.torch_vit import TorchViT
+from pluto_edge.export.torch_vit import TorchSelector, TorchViT
 from pluto_edge.modules import Dims
 from pluto_edge.store import Store
 from pluto_edge.train.cache import Cache
@@ -321,6 +321,20 @@ def test_withholding_teaches_whom_to_trust_on_a_domain_without_a_module() -> Non
         ]
         scores[withhold] = np.mean([compare(weights, r)[0] for r in rest])
     assert 1 - scores[0.8] < 0.2 * (1 - scores[0.0])  # a fifth of the mistakes
+
+
+def test_a_selector_that_learned_nothing_is_the_plain_average() -> None:
+    """Labels that have nothing to do with the images: what fits the training images fits no others."""
+    rng = np.random.default_rng(0)
+    x, logits = (torch.from_numpy(rng.standard_normal(s).astype(np.float32)) for s in ((60, 8), (60, 3, 4)))
+    data = SourceLogits(
+        x, logits, torch.from_numpy(rng.integers(0, 4, 60)), torch.from_numpy(rng.integers(0, 3, 60))
+    )
+    train, val = (data[torch.arange(*part)] for part in ((0, 30), (30, 60)))
+    result = train_selector(train, val, SelectorRecipe(epochs=20, lr=0.05, dropout=0.0))
+    weights = TorchSelector({k: torch.from_numpy(v) for k, v in result.weights.tensors.items()})(x, logits)
+    torch.testing.assert_close(weights, torch.full_like(weights, 1 / 3))
+    assert result.blend == result.uniform
 
 
 def test_a_store_of_one_module_withholds_nothing() -> None:
