@@ -156,7 +156,10 @@ def test_interrupted_and_killed_runs_leave_a_usable_store(photos: Path, weights:
     arguments = [a if a != "3" else "400" for a in command(photos, store, weights, "--patience", "400")]
     for stop, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
         process = subprocess.Popen(
-            [sys.executable, "-m", "pluto_edge.cli", *arguments], stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "pluto_edge.cli", *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
         )
         while not list(store.glob(".work/dawn.*")) and process.poll() is None:
             time.sleep(0.05)
