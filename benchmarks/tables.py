@@ -87,7 +87,9 @@ def tables() -> dict[str, list[Group]]:
         "digits": leave_one_out(**digits, methods=everything, protocol=online),
         "pacs-adapter": leave_one_out(**pacs["adapter"], methods=everything, protocol=once, limit=384),
         "pacs-vpt": leave_one_out(**pacs["vpt"], methods=everything, protocol=once, limit=192),
-        "digits-cotta": leave_one_out(**digits, methods=("cotta:views=4,mirror=false",), protocol=once),
+        "digits-cotta": leave_one_out(
+            **digits, methods=("single", "cotta:views=4,mirror=false", "pluto"), protocol=once, limit=128
+        ),
         "pacs-cotta": leave_one_out(**pacs["adapter"], methods=("cotta:views=4",), protocol=once, limit=384),
         "ablation-digits": leave_one_out(**digits, methods=ABLATION, protocol=online),
         "ablation-pacs": leave_one_out(**pacs["adapter"], methods=ABLATION, protocol=once, limit=384),
