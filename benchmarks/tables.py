@@ -90,7 +90,9 @@ def tables() -> dict[str, list[Group]]:
         "digits-cotta": leave_one_out(
             **digits, methods=("single", "cotta:views=4,mirror=false", "pluto"), protocol=once, limit=128
         ),
-        "pacs-cotta": leave_one_out(**pacs["adapter"], methods=("cotta:views=4",), protocol=once, limit=384),
+        "pacs-cotta": leave_one_out(
+            **pacs["adapter"], methods=("single", "cotta:views=4", "pluto"), protocol=once, limit=128
+        ),
         "ablation-digits": leave_one_out(**digits, methods=ABLATION, protocol=online),
         "ablation-pacs": leave_one_out(**pacs["adapter"], methods=ABLATION, protocol=once, limit=384),
         "paper-selector-digits": leave_one_out(
@@ -202,7 +204,7 @@ def markdown(table: Sequence[Row]) -> str:
     lines = [f"| | {header} | average |", "|---" * (len(targets) + 2) + "|"]
     for row in table:
         cells = [report.percent(c).removesuffix(" ± 0.0") + " ↓" * bool(c.collapsed) for c in row.cells.values()]
-        average = f"**{100 * row.mean:.1f}** ± {100 * row.spread:.1f}"
+        average = f"**{100 * row.mean:.1f}**" + f" ± {100 * row.spread:.1f}" * (row.spread >= 0.0005)
         lines.append(f"| {row.label} | {' | '.join(cells)} | {average} |")
     kept = [row for row in table if next(iter(row.cells.values())).kept is not None]
     for row in kept:
