@@ -15,21 +15,21 @@ What is there already is left alone.
 
 import argparse
 import sys
+import tempfile
 import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from pluto_edge._files import whole_folder
+from pluto_edge.cli import main as pluto
 from pluto_edge.train.corruptions import NAMES
-from pluto_edge.train.data import Domain, Sample
 
-SEVERITY = 5
+SEVERITY = "5"
 SOURCES = ("snow", "frost", "fog", "brightness")
 DIGITS = ("mnist", "mnist_m", "usps", "svhn")
 DIGIT_IMAGES = {"train": 200, "val": 100}
@@ -66,7 +66,7 @@ def pacs(archives: Path, out: Path) -> None:
 
 def cifar(archives: Path, out: Path) -> None:
     for split, first, last in (("train", 0, 150), ("val", 150, 160)):
-        _copy(archives / "cifar10.zip", "train/{name}", out / "clean" / split, first, last)
+        _copy(archives / "cifar10.zip", "train", out / "clean" / split, first, last)
 
 
 def cifar_c(archives: Path, out: Path) -> None:
@@ -85,7 +85,7 @@ def digits(archives: Path, out: Path) -> None:
     for domain in DIGITS:
         for split, count in DIGIT_IMAGES.items():
             part = "train" if split == "train" else "test"
-            _copy(archives / "digits.zip", f"{domain}/{part}/{{name}}", out / domain / split, 0, count)
+            _copy(archives / "digits.zip", f"{domain}/{part}", out / domain / split, 0, count)
     draw = _meter()
     for split, count in DIGIT_IMAGES.items():
         rng = np.random.default_rng(zlib.crc32(split.encode()))
@@ -115,40 +115,23 @@ def _save(folder: Path, images: list[np.ndarray]) -> None:
         Image.fromarray(image).save(folder / f"{number:04}.png")
 
 
-def _members(archive: zipfile.ZipFile) -> dict[str, list[str]]:
-    found = defaultdict(list)
-    for name in sorted(archive.namelist()):
-        if not name.endswith("/"):
-            found[name.rpartition("/")[0]].append(name)
-    return found
-
-
-def _copy(file: Path, pattern: str, out: Path, first: int, last: int) -> None:
-    """Files `first` to `last` of every class, as `out/<class>/<file>`."""
+def _copy(file: Path, inside: str, out: Path, first: int, last: int) -> None:
+    """Files `first` to `last` of every class below `inside`, as `out/<class>/<file>`."""
+    classes = defaultdict(list)
     with zipfile.ZipFile(file) as archive:
-        prefix = pattern.format(name="")
-        for folder, names in _members(archive).items():
-            if folder.rpartition("/")[0] + "/" == prefix:
-                target = out / folder.rpartition("/")[2]
-                target.mkdir(parents=True)
-                for name in names[first:last]:
-                    (target / Path(name).name).write_bytes(archive.read(name))
+        for path in sorted(map(PurePosixPath, archive.namelist())):
+            if str(path.parent.parent) == inside and path.suffix:
+                classes[path.parent.name].append(path)
+        for name, paths in classes.items():
+            (out / name).mkdir(parents=True)
+            for path in paths[first:last]:
+                (out / name / path.name).write_bytes(archive.read(str(path)))
 
 
 def _corrupt(archives: Path, out: Path, names: tuple[str, ...], split: str, first: int, last: int) -> None:
-    clean = out / ".clean"
-    _copy(archives / "cifar10.zip", f"{split}/{{name}}", clean, first, last)
-    files = sorted(clean.glob("*/*"))
-    for name in tqdm(names, "corruptions", disable=None):
-        domain = Domain(f"{name}-{SEVERITY}", (), (), (), (name, SEVERITY))
-        for file in files:
-            target = out / domain.name / file.parent.name / f"{file.stem}.png"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            domain.read(Sample(file, 0)).save(target)
-            if name == names[-1]:
-                file.unlink()
-    for folder in (*clean.iterdir(), clean):
-        folder.rmdir()
+    with tempfile.TemporaryDirectory() as clean:
+        _copy(archives / "cifar10.zip", split, Path(clean), first, last)
+        pluto(["corrupt", clean, "--out", str(out), "--corruptions", ",".join(names), "--severities", SEVERITY])
 
 
 if __name__ == "__main__":

@@ -17,9 +17,10 @@ from pluto_edge import AdaptConfig, Runtime
 from pluto_edge._text import table
 
 CHILD = """
-import json, resource, sys, time
+import json, sys, time
 import numpy as np
 from pluto_edge import AdaptConfig, Runtime
+from pluto_edge.runtime.fresh import peak_resident
 bundle, batch = sys.argv[1], int(sys.argv[2])
 runtime = Runtime(bundle, verify=False, config=AdaptConfig(entropy_margin=1.0, guard=False))
 frames = np.random.default_rng(0).integers(0, 256, (batch, 224, 224, 3), dtype=np.uint8)
@@ -27,8 +28,7 @@ start = time.perf_counter()
 for _ in range(2):
     runtime.step(frames)
 seconds = (time.perf_counter() - start) / 2
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps([(peak - frames.nbytes) / 1e6, seconds, runtime.events[-1].reliable]))
+print(json.dumps([(peak_resident() - frames.nbytes) / 1e6, seconds, runtime.events[-1].reliable]))
 """
 
 
