@@ -124,6 +124,7 @@ def collapse(predicted: Sequence[int], truth: Sequence[int], unadapted: Sequence
     ahead = right.astype(float) - (np.array(unadapted) == wanted)
     lost = ahead[:third].mean() - ahead[-third:].mean()
     error = np.sqrt((ahead[:third].var() + ahead[-third:].var()) / third)
-    if lost > LOST and lost > CHANCE * error:
-        return f"accuracy {right[:third].mean():.2f} in the first third, {right[-third:].mean():.2f} in the last"
+    first, end = right[:third].mean(), right[-third:].mean()
+    if end < first and lost > LOST and lost > CHANCE * error:
+        return f"accuracy {first:.2f} in the first third, {end:.2f} in the last"
     return ""
