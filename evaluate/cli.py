@@ -71,8 +71,7 @@ def run(options: argparse.Namespace) -> int:
         find_targets(root, manifest.names, manifest.classes) if root is not None else ()
         for root in (options.source, options.probe)
     )
-    int8 = "an int8 bundle runs on the CPU" if manifest.precision == "int8" else ""
-    network = RecordedNetwork(bundle, Engine(options.providers, options.threads, cpu_only=int8))
+    network = RecordedNetwork(bundle, Engine.of(manifest.precision, options.providers, options.threads))
     with _bar(options.quiet) as bar:
         evaluation = evaluate(
             network,

@@ -164,8 +164,7 @@ def bench(
     manifest, load = bundle.manifest, machine.load_average()
     if plan.modules[-1] > len(manifest.modules):
         raise ConfigError(f"modules: the bundle has {len(manifest.modules)}, {plan.modules[-1]} were asked for")
-    int8 = "an int8 bundle runs on the CPU" if manifest.precision == "int8" else ""
-    engine = Engine(providers, threads, cpu_only=int8)
+    engine = Engine.of(manifest.precision, providers, threads)
     on_stage("peak of matrix products")
     peak, counts = machine.measure_peak(engine), flops.count(bundle)
     busy = machine.busy(engine, load, peak)

@@ -57,8 +57,7 @@ class Runtime:
         config = config or opened.manifest.adaptation
         if top_m is not None:
             config = replace(config, top_m=top_m)
-        int8 = opened.manifest.precision == "int8"
-        engine = Engine(providers, threads, cpu_only="an int8 bundle runs on the CPU" if int8 else "")
+        engine = Engine.of(opened.manifest.precision, providers, threads)
         self._network = Network(opened, engine)
         self._learner = Learner(self._network, config, on_event)
         self._streams: list[Stream] = []

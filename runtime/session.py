@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.errors import BundleError, ConfigError, ProviderError
+from pluto_edge.manifest import Precision
 
 __all__ = ["Engine", "Graph", "Tensor", "loads"]
 
@@ -45,6 +46,14 @@ class Engine:
         self.provider = _name(self.providers[0])
         self.device = "cuda" if self.provider == CUDA else "cpu"
         log.info("running on %s", self.provider)
+
+    @classmethod
+    def of(
+        cls, precision: Precision, providers: str | Sequence[Provider] | None = None, threads: int | None = None
+    ) -> "Engine":
+        """One that runs a bundle of this precision."""
+        int8 = precision == "int8"
+        return cls(providers, threads, cpu_only="an int8 bundle runs on the CPU" if int8 else "")
 
     def open(self, path: Path) -> "Graph":
         try:
