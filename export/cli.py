@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=get_args(Precision),
         default="fp32",
-        help="fp32 anywhere (default); fp16 for CUDA; int8 for CPU: quantizes the frozen MatMuls of forward",
+        help="fp32 anywhere (default); fp16 for CUDA; int8 for CPU: quantizes the frozen matrices",
     )
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there already")
     parser.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")

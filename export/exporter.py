@@ -69,7 +69,7 @@ def run_export(
         store: a module store.
         out: the bundle's folder. One that is there already is replaced only with `force`, and only if it is
             a bundle.
-        precision: `fp32`; `fp16` for CUDA; `int8` for CPU (`forward` only).
+        precision: `fp32`; `fp16` for CUDA; `int8` for CPU.
         on_stage: called with each of `STAGES` when it starts.
     """
     source, out = Store(store), Path(out)
@@ -77,18 +77,18 @@ def run_export(
     if not source.names:
         raise StoreError(f"{source.path}: the store holds no module")
     clock = _Clock(on_stage)
-    with whole_folder(out) as folder:
+    with whole_folder(out) as folder, tempfile.TemporaryDirectory() as scratch:
         clock.start("backbone")
         vit = TorchViT(load_backbone(source))
         dims, size = source.config.dims, source.config.preprocessing.size
         clock.start("graphs")
-        _write_graphs(folder, vit, dims, precision, source.config.backbone.architecture)
+        plain = _write_graphs(folder, Path(scratch), vit, dims, precision, source.config.backbone.architecture)
         clock.start("kernels")
         cuda = _check_kernels(folder, precision)
         clock.start("modules")
         checked = _write_modules(folder, source, vit)
         clock.start("parity")
-        parity = tuple(compare(folder, vit, checked, size, precision))
+        parity = tuple(compare(folder, plain, vit, checked, size, precision))
         _check_parity(parity)
         clock.start("hashes")
         manifest = Manifest(
@@ -133,42 +133,40 @@ def _check_target(out: Path, force: bool) -> None:
         raise BundleError(f"{out}: there is a bundle already; replace it with --force")
 
 
-def _write_graphs(folder: Path, vit: TorchViT, dims: Dims, precision: Precision, architecture: str) -> None:
+def _write_graphs(
+    folder: Path, scratch: Path, vit: TorchViT, dims: Dims, precision: Precision, architecture: str
+) -> Path:
+    """Gives the gradient graph as it is before quantization; for int8 that is in `scratch`."""
     metadata = {
         "pluto_edge.writer": WRITER,
         "pluto_edge.backbone": architecture,
         "pluto_edge.kind": dims.kind,
     }
-    dtype = ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.FLOAT
+    int8, dtype = precision == "int8", ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.FLOAT
+    plain = scratch if int8 else folder
     with WeightsFile(folder / WEIGHTS) as weights:
         embed = GraphBuilder("embed", weights, dtype)
         build_embed(embed, vit.vit)
         embed.save(folder / EMBED, metadata)
-        adapt = GraphBuilder("adapt", weights)  # gradients are fp32 whatever the precision
-        build_adapt(adapt, vit.vit, dims)
-        adapt.save(folder / ADAPT, metadata)
-        if precision != "int8":
-            _write_forward(folder / FORWARD, GraphBuilder("forward", weights, dtype), vit, dims, metadata)
-            return
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            plain = Path(scratch) / FORWARD
-            with WeightsFile(plain.with_name(WEIGHTS)) as own:
-                _write_forward(plain, GraphBuilder("forward", own, dtype), vit, dims, metadata)
-            quantize_dynamic(plain, folder / FORWARD, weights, metadata)
-
-
-def _write_forward(path: Path, g: GraphBuilder, vit: TorchViT, dims: Dims, metadata: dict[str, str]) -> None:
-    build_forward(g, vit.vit, dims)
-    g.save(path, metadata)
+        with WeightsFile(scratch / WEIGHTS) as own:
+            used = own if int8 else weights
+            forward = GraphBuilder("forward", used, dtype)
+            build_forward(forward, vit.vit, dims, int8=int8)
+            forward.save(plain / FORWARD, metadata)
+            adapt = GraphBuilder("adapt", used)  # gradients are never fp16
+            build_adapt(adapt, vit.vit, dims, int8=int8)
+            adapt.save(plain / ADAPT, metadata)
+        for name in (FORWARD, ADAPT) if int8 else ():
+            quantize_dynamic(plain / name, folder / name, weights, metadata)
+    return plain / ADAPT
 
 
 def _check_kernels(folder: Path, precision: Precision) -> str:
-    names = (EMBED, ADAPT) if precision == "int8" else (EMBED, FORWARD, ADAPT)
-    problems = [p for name in names for p in kernels.without_cuda_kernel(folder / name)]
+    if precision == "int8":
+        return "int8 runs on CPU only"
+    problems = [p for name in (EMBED, FORWARD, ADAPT) for p in kernels.without_cuda_kernel(folder / name)]
     if problems:
         raise BackboneError("on CUDA these would run on the CPU: " + "; ".join(problems))
-    if precision == "int8":
-        return "int8 forward runs on CPU only"
     return f"a CUDA kernel for every operator (ONNX Runtime {kernels.table()['commit'][:10]})"
 
 

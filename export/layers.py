@@ -4,6 +4,9 @@ ONNX Runtime's inference wheels have no gradient kernels, so the backward pass i
 operators. Each layer emits its forward nodes and records how a gradient of its output becomes gradients of
 its inputs; `backward` walks the record in reverse. Only LayerNorm affines are parameters here: weights get no
 gradient, and nothing flows into values that do not depend on an affine (the tokens of the image).
+
+Values are [tokens, batch, width]: with the tokens first, what attention needs of queries, keys and values is a
+Transpose that ONNX Runtime folds into its matrix product, and the head's tokens are one piece of memory.
 """
 
 from collections.abc import Callable
@@ -18,22 +21,22 @@ from torch import nn
 from pluto_edge.export.backbone import Activation
 from pluto_edge.export.graph import GraphBuilder, Value
 
-Gradient = Callable[[Value], Value]
+Gradient = Callable[[Value, Value | None], Value]  # of the output, and what the input has of one already: the sum
 
 _SQRT_HALF = float(np.sqrt(0.5))
-_GAUSS = float(1 / np.sqrt(2 * np.pi))
+_LOG_GAUSS = float(-0.5 * np.log(2 * np.pi))
 _TANH = float(np.sqrt(2 / np.pi))
 _CUBE = 0.044715
+_TINY = 1e-20  # a token of zeros stays one
 
 
 def array(tensor: torch.Tensor) -> NDArray[np.float32]:
     return tensor.detach().float().numpy()
 
 
-def expand(g: GraphBuilder, value: Value, like: Value, shape: tuple[int, int] = (1, 1)) -> Value:
-    """`value` repeated to [batch of `like`, *shape]."""
-    batch = g.op("Shape", like, start=0, end=1)
-    return g.op("Expand", value, g.op("Concat", batch, g.ints(*shape), axis=0))
+def expand(g: GraphBuilder, value: Value, batch: Value, rows: int = 1, width: int = 1) -> Value:
+    """`value` repeated to [rows, batch, width]."""
+    return g.op("Expand", value, g.op("Concat", g.ints(rows), batch, g.ints(width), axis=0))
 
 
 def frozen_norm(g: GraphBuilder, x: Value, norm: nn.LayerNorm, name: str) -> Value:
@@ -44,11 +47,15 @@ def frozen_norm(g: GraphBuilder, x: Value, norm: nn.LayerNorm, name: str) -> Val
 class Layers:
     """Emits layers into `g`; with `differentiate` it also keeps the record for `backward`.
 
-    Values are [batch, tokens, width]; every output has its `shape`, so that a gradient can be cut and folded.
+    With `int8` the frozen matrices are factors of MatMuls, turned round in a copy of their own for the gradient,
+    as ONNX Runtime's quantizer wants them.
+
+    Values are [tokens, batch, width]; every output has its `shape`, so that a gradient can be cut and folded.
     """
 
-    def __init__(self, g: GraphBuilder, differentiate: bool) -> None:
-        self.g = g
+    def __init__(self, g: GraphBuilder, batch: Value, differentiate: bool, int8: bool) -> None:
+        self.g, self.batch, self._int8 = g, batch, int8
+        self._even: dict[Value, tuple[Value, Value]] = {}  # brought to -1 ... 1, and what by
         self._record: list[tuple[Value, dict[Value, Gradient]]] | None = [] if differentiate else None
         self._active: set[Value] = set()
         self._norms: list[tuple[int, Value, Value]] = []  # row, output, normalised input
@@ -56,25 +63,57 @@ class Layers:
     # layers
 
     def linear(
-        self, x: Value, weight: torch.Tensor, bias: Any, name: str, factor: torch.Tensor | float = 1.0
+        self,
+        x: Value,
+        weight: torch.Tensor,
+        bias: Any,
+        name: str,
+        factor: torch.Tensor | float = 1.0,
+        *,
+        exact: bool = False,
     ) -> Value:
-        """x W^T + b, every output scaled by `factor`: a number, or one for each output (LayerScale)."""
-        scale = torch.as_tensor(factor)
-        matrix = self.g.weight(f"{name}.weight", array((weight * scale[..., None]).T))
-        offset = None if bias is None else self.g.weight(f"{name}.bias", array(bias * scale))
-        return self.project(x, matrix, offset, inputs=weight.shape[1], outputs=weight.shape[0])
+        """x W^T + b, every output scaled by `factor`: a number, or one for each output (LayerScale).
+
+        `exact` ones stay as they are in an int8 graph.
+        """
+        g, scale = self.g, torch.as_tensor(factor)
+        outputs, inputs = weight.shape
+        turned = array(weight * scale[..., None])
+        matrix = g.weight(f"{name}.weight", turned.T)
+        offset = None if bias is None else g.weight(f"{name}.bias", array(bias * scale))
+        if exact or not self._int8:
+            return self.project(x, matrix, offset, inputs=inputs, outputs=outputs)
+        y = self._by_token(x, matrix)
+        if offset is not None:
+            y = g.op("Add", y, offset)
+
+        def gradient(dy: Value) -> Value:
+            return self._by_token(dy, g.weight(f"{name}.turned", turned))
+
+        return self._done(y, (rows(x), outputs), {x: self._plus(gradient)})
+
+    def _by_token(self, x: Value, matrix: Value) -> Value:
+        """x W with every token of x brought to -1 ... 1 on the way: int8 then rounds each in proportion to itself.
+        A few tokens (registers, and the class token's gradient) are many times larger than the others.
+        """
+        g = self.g
+        if x not in self._even:
+            size = g.op("Clip", g.op("ReduceMax", g.op("Abs", x), g.ints(-1), keepdims=1), g.scalar(_TINY))
+            self._even[x] = g.op("Mul", x, g.op("Reciprocal", size)), size
+        even, size = self._even[x]
+        return g.op("Mul", g.op("MatMul", even, matrix), size)
 
     def project(self, x: Value, matrix: Value, bias: Value | None, *, inputs: int, outputs: int) -> Value:
         """x W + b with W [inputs, outputs]."""
         g = self.g
-        y = g.op("MatMul", x, matrix)
-        if bias is not None:
-            y = g.op("Add", y, bias)
+        flat = g.op("Gemm", g.op("Reshape", x, g.ints(-1, inputs)), matrix, *([bias] if bias else []))
+        y = g.op("Reshape", flat, g.ints(rows(x), -1, outputs))
 
-        def gradient(dy: Value) -> Value:
-            # Gemm takes W as it lies in the file; a Transpose would be folded into a second copy of it
-            flat = g.op("Gemm", g.op("Reshape", dy, g.ints(-1, outputs)), matrix, transB=1)
-            return g.op("Reshape", flat, g.ints(-1, rows(x), inputs))
+        def gradient(dy: Value, total: Value | None) -> Value:
+            # W as it lies in the file: a Transpose would be folded into a second copy of it
+            there = [g.op("Reshape", total, g.ints(-1, inputs))] if total else []
+            d = g.op("Gemm", g.op("Reshape", dy, g.ints(-1, outputs)), matrix, *there, transB=1)
+            return g.op("Reshape", d, g.ints(rows(x), -1, inputs))
 
         return self._done(y, (rows(x), outputs), {x: gradient})
 
@@ -91,10 +130,10 @@ class Layers:
 
         self._active.add(y)
         self._norms.append((index, y, normalised))
-        return self._done(y, None, {x: gradient}, like_=x)
+        return self._done(y, None, {x: self._plus(gradient)}, like_=x)
 
     def head_norm(self, x: Value, norm: nn.LayerNorm, name: str, factor: float = 1.0) -> Value:
-        """The frozen LayerNorm of queries or keys, [batch, tokens, heads, width]; scaled by `factor`."""
+        """The frozen LayerNorm of queries or keys, [tokens, batch, heads, width]; scaled by `factor`."""
         g = self.g
         scale = g.weight(f"{name}.weight", array(norm.weight) * np.float32(factor))
         bias = g.weight(f"{name}.bias", array(norm.bias) * np.float32(factor))
@@ -107,83 +146,87 @@ class Layers:
             normalised = g.op("Mul", g.op("Sub", x, mean), inverse)
             return norm_gradient(g, g.op("Mul", dy, scale), normalised, inverse)
 
-        return self._done(y, None, {x: gradient})
+        return self._done(y, None, {x: self._plus(gradient)})
 
     def add(self, x: Value, y: Value) -> Value:
-        return self._done(self.g.op("Add", x, y), None, {x: lambda d: d, y: lambda d: d}, like_=x)
+        same = self._plus(lambda d: d)
+        return self._done(self.g.op("Add", x, y), None, {x: same, y: same}, like_=x)
 
     def multiply(self, x: Value, y: Value) -> Value:
-        g = self.g
-        gradients: dict[Value, Gradient] = {x: lambda d: g.op("Mul", d, y), y: lambda d: g.op("Mul", d, x)}
+        g, plus = self.g, self._plus
+        gradients = {x: plus(lambda d: g.op("Mul", d, y)), y: plus(lambda d: g.op("Mul", d, x))}
         return self._done(g.op("Mul", x, y), None, gradients, like_=x)
 
     def activate(self, x: Value, kind: Activation) -> Value:
         y, slope = ACTIVATIONS[kind]
-        gradients: dict[Value, Gradient] = {x: lambda d: self.g.op("Mul", d, slope(self.g, x))}
+        gradients = {x: self._plus(lambda d: self.g.op("Mul", d, slope(self.g, x)))}
         return self._done(y(self.g, x), None, gradients, like_=x)
 
     def take(self, x: Value, start: int, end: int) -> Value:
         """Tokens `start` to `end`."""
         g, (count, width) = self.g, inner(x)
-        y = g.op("Slice", x, g.ints(start), g.ints(end), g.ints(1))
+        y = g.op("Slice", x, g.ints(start), g.ints(end), g.ints(0))
 
         def gradient(dy: Value) -> Value:
             def zeros(n: int) -> list[Value]:
-                return [expand(g, g.scalar(0.0), dy, (n, width))] if n else []
+                return [expand(g, g.scalar(0.0), self.batch, n, width)] if n else []
 
-            return g.op("Concat", *zeros(start), dy, *zeros(count - end), axis=1)
+            return g.op("Concat", *zeros(start), dy, *zeros(count - end), axis=0)
 
-        return self._done(y, (end - start, width), {x: gradient})
+        return self._done(y, (end - start, width), {x: self._plus(gradient)})
 
     def split_heads(self, x: Value, heads: int) -> Value:
-        """[batch, tokens, width] to [batch, tokens, heads, width of a head]."""
+        """[tokens, batch, width] to [tokens, batch, heads, width of a head]."""
         g, width = self.g, inner(x)[1]
         y = g.op("Reshape", x, g.ints(0, 0, heads, width // heads))
-        return self._done(y, None, {x: lambda d: g.op("Reshape", d, g.ints(0, 0, width))})
+        return self._done(y, None, {x: self._plus(lambda d: g.op("Reshape", d, g.ints(0, 0, width)))})
 
     def attention(self, q: Value, k: Value, v: Value, tokens: int, width: int) -> Value:
-        """softmax(q k^T) v for [batch, tokens, heads, width of a head]; q is already scaled."""
-        g, swap = self.g, [0, 2, 1, 3]
-        queries, values = g.op("Transpose", q, perm=swap), g.op("Transpose", v, perm=swap)
-        keys = g.op("Transpose", k, perm=[0, 2, 3, 1])
-        weights = g.op("Softmax", g.op("MatMul", queries, keys), axis=-1)
-        mixed = g.op("MatMul", weights, values)
-        y = g.op("Reshape", g.op("Transpose", mixed, perm=swap), g.ints(0, 0, width))
+        """softmax(q k^T) v for [tokens, batch, heads, width of a head]; q is already scaled."""
+        g = self.g
+
+        def by_head(x: Value) -> Value:  # [batch, heads, tokens, width]
+            return g.op("Transpose", x, perm=[1, 2, 0, 3])
+
+        def turned(x: Value) -> Value:  # [batch, heads, width, tokens]
+            return g.op("Transpose", x, perm=[1, 2, 3, 0])
+
+        def back(x: Value) -> Value:
+            return g.op("Transpose", x, perm=[2, 0, 1, 3])
+
+        def swapped(x: Value) -> Value:
+            return g.op("Transpose", x, perm=[0, 1, 3, 2])
+
+        weights = g.op("Softmax", g.op("MatMul", by_head(q), turned(k)), axis=-1)
+        mixed = back(g.op("MatMul", weights, by_head(v)))
+        y = g.op("Reshape", mixed, g.ints(0, 0, width))
         memo: dict[Value, tuple[Value, Value]] = {}
 
         def incoming(dy: Value) -> tuple[Value, Value]:
             """The gradients of `mixed` and of the scores, shared by q, k and v."""
             if dy not in memo:
                 heads, size = (g.op("Shape", q, start=i, end=i + 1) for i in (2, 3))
-                shape = g.op("Concat", g.ints(0, 0), heads, size, axis=0)
-                d_mixed = g.op("Transpose", g.op("Reshape", dy, shape), perm=swap)
-                d_weights = g.op("MatMul", d_mixed, g.op("Transpose", values, perm=[0, 1, 3, 2]))
-                total = g.op("ReduceSum", g.op("Mul", d_mixed, mixed), g.ints(-1), keepdims=1)
+                d_mixed = g.op("Reshape", dy, g.op("Concat", g.ints(0, 0), heads, size, axis=0))
+                d_weights = g.op("MatMul", by_head(d_mixed), turned(v))
+                total = by_head(g.op("ReduceSum", g.op("Mul", d_mixed, mixed), g.ints(-1), keepdims=1))
                 memo[dy] = d_mixed, g.op("Mul", weights, g.op("Sub", d_weights, total))
             return memo[dy]
 
-        def d_q(dy: Value) -> Value:
-            d = g.op("MatMul", incoming(dy)[1], g.op("Transpose", keys, perm=[0, 1, 3, 2]))
-            return g.op("Transpose", d, perm=swap)
-
-        def d_k(dy: Value) -> Value:
-            d = g.op("MatMul", g.op("Transpose", incoming(dy)[1], perm=[0, 1, 3, 2]), queries)
-            return g.op("Transpose", d, perm=swap)
-
-        def d_v(dy: Value) -> Value:
-            d = g.op("MatMul", g.op("Transpose", weights, perm=[0, 1, 3, 2]), incoming(dy)[0])
-            return g.op("Transpose", d, perm=swap)
-
-        return self._done(y, (tokens, width), {q: d_q, k: d_k, v: d_v})
+        gradients = {
+            q: self._plus(lambda dy: back(g.op("MatMul", incoming(dy)[1], by_head(k)))),
+            k: self._plus(lambda dy: back(g.op("MatMul", swapped(incoming(dy)[1]), by_head(q)))),
+            v: self._plus(lambda dy: back(g.op("MatMul", swapped(weights), by_head(incoming(dy)[0])))),
+        }
+        return self._done(y, (tokens, width), gradients)
 
     def mean(self, x: Value) -> Value:
         """The mean of the tokens, as one token."""
         g, (count, width) = self.g, inner(x)
         if count == 1:
             return x
-        y = g.op("ReduceMean", x, g.ints(1), keepdims=1)
+        y = g.op("ReduceMean", x, g.ints(0), keepdims=1)
         share = g.scalar(1.0 / count)
-        gradients: dict[Value, Gradient] = {x: lambda d: expand(g, g.op("Mul", d, share), d, (count, 1))}
+        gradients = {x: self._plus(lambda d: expand(g, g.op("Mul", d, share), self.batch, count))}
         return self._done(y, (1, width), gradients)
 
     # the backward pass
@@ -196,14 +239,22 @@ class Layers:
             if output not in gradients:
                 continue
             for source, way in ways.items():
-                d = way(gradients[output])
-                gradients[source] = self.g.op("Add", gradients[source], d) if source in gradients else d
+                gradients[source] = way(gradients[output], gradients.get(source))
         scales: list[Value | None] = [None] * depth
         biases: list[Value | None] = [None] * depth
         for index, output, normalised in self._norms:
             d = gradients[output]
             scales[index], biases[index] = self._total(self.g.op("Mul", d, normalised)), self._total(d)
         return self._stack(scales), self._stack(biases)
+
+    def _plus(self, gradient: Callable[[Value], Value]) -> Gradient:
+        """`gradient`, added to what is there already."""
+
+        def way(dy: Value, total: Value | None) -> Value:
+            d = gradient(dy)
+            return d if total is None else self.g.op("Add", total, d)
+
+        return way
 
     def _total(self, d: Value) -> Value:
         return self.g.op("ReduceSum", d, self.g.ints(0, 1), keepdims=1)
@@ -219,7 +270,7 @@ class Layers:
         like_: Value | None = None,
     ) -> Value:
         if shape is not None:
-            y.shape, y.type = ir.Shape(["batch", *shape]), ir.TensorType(self.g.dtype)
+            y.shape, y.type = ir.Shape([shape[0], "batch", shape[1]]), ir.TensorType(self.g.dtype)
         elif like_ is not None:
             like(y, like_)
         if self._record is not None:
@@ -239,9 +290,9 @@ def norm_gradient(g: GraphBuilder, d: Value, normalised: Value, inverse: Value) 
 
 
 def inner(x: Value) -> tuple[int, int]:
-    """Tokens and width of [batch, tokens, width]."""
+    """Tokens and width of [tokens, batch, width]."""
     assert x.shape is not None
-    _, tokens, width = x.shape
+    tokens, _, width = x.shape
     assert isinstance(tokens, int) and isinstance(width, int)
     return tokens, width
 
@@ -256,11 +307,11 @@ def like(y: Value, x: Value) -> Value:
 
 
 def _gelu_slope(g: GraphBuilder, x: Value) -> Value:
-    """Φ(x) + x φ(x)."""
-    erf = g.op("Erf", g.op("Mul", x, g.scalar(_SQRT_HALF)))
-    below = g.op("Add", g.op("Mul", erf, g.scalar(0.5)), g.scalar(0.5))
-    density = g.op("Exp", g.op("Mul", g.op("Mul", x, x), g.scalar(-0.5)))
-    return g.op("Add", below, g.op("Mul", g.op("Mul", x, g.scalar(_GAUSS)), density))
+    """Φ(x) + x φ(x), with φ(x) = exp(log φ(0) - x²/2)."""
+    u = g.op("Mul", x, g.scalar(_SQRT_HALF))
+    below = g.op("Add", g.op("Mul", g.op("Erf", u), g.scalar(0.5)), g.scalar(0.5))
+    density = g.op("Exp", g.op("Sub", g.scalar(_LOG_GAUSS), g.op("Mul", u, u)))
+    return g.op("Add", below, g.op("Mul", x, density))
 
 
 def _gelu_tanh_slope(g: GraphBuilder, x: Value) -> Value:

@@ -23,15 +23,23 @@ _TOLERANCES: dict[Precision, tuple[float, float]] = {
 
 
 def compare(
-    folder: Path, vit: TorchViT, modules: Sequence[Module], size: tuple[int, int], precision: Precision
+    folder: Path,
+    plain: Path,
+    vit: TorchViT,
+    modules: Sequence[Module],
+    size: tuple[int, int],
+    precision: Precision,
 ) -> Iterator[ParityEntry]:
     """The graphs in `folder` against torch, output by output, at every batch of `BATCHES`.
 
     Each batch takes another of `modules`, with its LayerNorm affines disturbed: a graph that had baked them
-    in, or mixed them up, would agree with torch only where they are the backbone's.
+    in, or mixed them up, would agree with torch only where they are the backbone's. `plain` is the gradient graph
+    before it was quantized: its gradients are compared, since those of an int8 graph may be of other samples.
     """
     embed_tolerance, logits_tolerance = _TOLERANCES[precision]
-    embed, forward, adapt = (_session(folder / name) for name in (EMBED, FORWARD, ADAPT))
+    embed, forward, adapt, quantized = (
+        _session(p) for p in (folder / EMBED, folder / FORWARD, plain, folder / ADAPT)
+    )
     generator = torch.Generator().manual_seed(0)
     for turn, batch in enumerate(BATCHES):
         pixels = torch.randn(batch, 3, *size, generator=generator)
@@ -45,12 +53,15 @@ def compare(
         feed = {"tokens": tokens, **{k: v.numpy() for k, v in module.items()}}
         logits = forward.run(["logits"], feed)[0]
         yield ParityEntry("logits", batch, relative_error(logits, want["logits"]), logits_tolerance)
-        # the gradient is fp32 whatever the precision: compare it on the very tokens that torch has
+        # the gradient is never fp16: compare it on the very tokens that torch has
         exact = {**feed, "tokens": want_tokens.numpy(), "threshold": want["threshold"].numpy()}
         names = ["logits", "entropy", "ln_scale_grad", "ln_bias_grad"]
         for name, value in zip(names, adapt.run(names, exact), strict=True):
             tolerance = tolerances.GRADIENT if name.endswith("grad") else tolerances.LOGITS_FP32
             yield ParityEntry(f"adapt.{name}", batch, relative_error(value, want[name]), tolerance)
+        if precision == "int8":
+            error = relative_error(quantized.run(["logits"], exact)[0], want["logits"])
+            yield ParityEntry("adapt.logits in int8", batch, error, logits_tolerance)
 
 
 def entropy_gradient(vit: TorchViT, tokens: torch.Tensor, module: Params) -> Params:

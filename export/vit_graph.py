@@ -54,27 +54,29 @@ def build_embed(g: GraphBuilder, vit: Any) -> None:
     tokens = g.op("Add", tokens, g.weight("position", origin[:, layout.prefix :]))
     if layout.prefix:
         prefix = g.weight("prefix", origin[:, : layout.prefix])
-        tokens = g.op("Concat", expand(g, prefix, tokens), tokens, axis=1)
+        batch = g.op("Shape", tokens, start=0, end=1)
+        repeated = g.op("Expand", prefix, g.op("Concat", batch, g.ints(1, 1), axis=0))
+        tokens = g.op("Concat", repeated, tokens, axis=1)
     if isinstance(vit.norm_pre, nn.LayerNorm):
         tokens = frozen_norm(g, tokens, vit.norm_pre, "norm_pre")
     g.output("tokens", tokens, ["batch", layout.tokens, layout.width], "what enters the first block")
     g.output("x_hat", x_hat, ["batch", layout.width], "max-pooled patch embedding, for the selector")
 
 
-def build_forward(g: GraphBuilder, vit: Any, dims: Dims) -> None:
+def build_forward(g: GraphBuilder, vit: Any, dims: Dims, *, int8: bool = False) -> None:
     """tokens and a module's tensors to logits [B,K]."""
-    net = VitGraph(g, vit, dims, differentiate=False)
+    net = VitGraph(g, vit, dims, differentiate=False, int8=int8)
     g.output("logits", net.logits(), ["batch", dims.classes], "pre-softmax logits of the module")
 
 
-def build_adapt(g: GraphBuilder, vit: Any, dims: Dims) -> None:
+def build_adapt(g: GraphBuilder, vit: Any, dims: Dims, *, int8: bool = False) -> None:
     """The same with a threshold: logits, entropy, and gradients of the mean reliable entropy.
 
     For the entropy H = -Σ p log p of a sample, dH/dl = -p (log p + H). A sample is reliable when its entropy
     is below the threshold; with none the gradients are zero. Over several micro-batches the mean is
     Σ reliable * gradient / Σ reliable.
     """
-    net = VitGraph(g, vit, dims, differentiate=True)
+    net = VitGraph(g, vit, dims, differentiate=True, int8=int8)
     threshold = g.input("threshold", [], "entropy, in nats, below which a sample is reliable")
     logits = net.logits()
     log_p = g.op("LogSoftmax", logits, axis=-1)
@@ -95,39 +97,42 @@ def build_adapt(g: GraphBuilder, vit: Any, dims: Dims) -> None:
 class VitGraph:
     """Emits the transformer for one module's inputs."""
 
-    def __init__(self, g: GraphBuilder, vit: Any, dims: Dims, differentiate: bool) -> None:
+    def __init__(self, g: GraphBuilder, vit: Any, dims: Dims, differentiate: bool, int8: bool) -> None:
         self.g, self.vit, self.dims = g, vit, dims
         self.layout = read_layout(vit)
-        self.layers = Layers(g, differentiate)
         self.tokens = g.input("tokens", ["batch", self.layout.tokens, dims.width], "tokens from embed")
+        self.layers = Layers(g, g.op("Shape", self.tokens, start=0, end=1), differentiate, int8)
         shapes = {**dims.shapes, **dims.ln_shapes}
         self.module = {name: g.input(name, shape, MODULE_DOCS[name]) for name, shape in shapes.items()}
         self._features: Value | None = None
 
     def logits(self) -> Value:
-        g, x = self.g, self.tokens
+        g, count = self.g, self.layout.tokens
+        x = g.op("Transpose", self.tokens, perm=[1, 0, 2])
         if "prompt" in self.module:
-            x = g.op("Concat", x, expand(g, self.module["prompt"], x), axis=1)
-            x.shape = ir.Shape(["batch", self.layout.tokens + self.dims.size, self.dims.width])
-            x.type = ir.TensorType(g.dtype)
+            prompt = g.op("Unsqueeze", self.module["prompt"], g.ints(1))
+            x = g.op("Concat", x, expand(g, prompt, self.layers.batch), axis=0)
+            count += self.dims.size
+        x.shape, x.type = ir.Shape([count, "batch", self.dims.width]), ir.TensorType(g.dtype)
         for index, block in enumerate(self.vit.blocks):
             x = self.block(x, block, index)
         self._features = self.pool(x)
-        features = g.op("Squeeze", self._features, g.ints(1))
+        features = g.op("Squeeze", self._features, g.ints(0))
         return g.op("Gemm", features, self.module["head_weight"], self.module["head_bias"], transB=1)
 
     def gradients(self, d_logits: Value) -> tuple[Value, Value]:
         """Of all LayerNorm scales and biases, for a gradient of the logits."""
         assert self._features is not None
         d_features = self.g.op("MatMul", d_logits, self.module["head_weight"])
-        d_token = self.g.op("Unsqueeze", d_features, self.g.ints(1))
+        d_token = self.g.op("Unsqueeze", d_features, self.g.ints(0))
         return self.layers.backward(self._features, d_token, self.dims.ln_shape[0])
 
     def block(self, x: Value, block: Any, index: int) -> Value:
         name, last = f"blocks.{index}", index == self.layout.depth - 1
         normed = self.norm(x, 2 * index, block.norm1.eps)
         query = self.head_tokens(normed) if last else normed
-        x = self.layers.add(self.head_tokens(x) if last else x, self.attention(query, normed, block, name))
+        mixed = self.attention(query, normed, block, name, first=index == 0)
+        x = self.layers.add(self.head_tokens(x) if last else x, mixed)
         h = self.mlp(self.norm(x, 2 * index + 1, block.norm2.eps), block, name)
         if "down_weight" in self.module:
             h = self.adapter(h, index)
@@ -145,14 +150,17 @@ class VitGraph:
         start = self.layout.prefix if self.layout.pool == "average" else 0
         return self.layers.take(x, start, start + self.layout.pooled)
 
-    def attention(self, query: Value, source: Value, block: Any, name: str) -> Value:
+    def attention(self, query: Value, source: Value, block: Any, name: str, *, first: bool) -> Value:
+        """The first block's q, k and v stay out of int8: single channels of what was just embedded are far larger
+        than the rest, and most of what int8 would get wrong comes from there.
+        """
         layers, attn = self.layers, block.attn
         normed, width = isinstance(attn.q_norm, nn.LayerNorm), attn.num_heads * attn.head_dim
         weights = attn.qkv.weight.reshape(3, width, -1)
         biases = attn.qkv.bias.reshape(3, -1) if attn.qkv.bias is not None else [None] * 3
 
         def heads(part: int, x: Value, letter: str, factor: float = 1.0) -> Value:
-            y = layers.linear(x, weights[part], biases[part], f"{name}.attn.{letter}", factor)
+            y = layers.linear(x, weights[part], biases[part], f"{name}.attn.{letter}", factor, exact=first)
             return layers.split_heads(y, attn.num_heads)
 
         q = heads(0, query, "q", 1.0 if normed else attn.scale)

@@ -256,7 +256,7 @@ class Workbench:
             selector.select(selector.weights(weights, passed.x_hat, passed.logits), None)
 
         counts, peak = self._counts, self._peak
-        forward_peak = peak.int8 if self._bundle.manifest.precision == "int8" and peak.int8 else peak.fp32
+        graph_peak = peak.int8 if self._bundle.manifest.precision == "int8" and peak.int8 else peak.fp32
         embed, forward, adapt = (
             self._graph(graph, prepared, step, embedded=graph is not self._embed)
             for graph, step in (
@@ -268,8 +268,8 @@ class Workbench:
         return [
             self._part("prepare", batch, prepare),
             self._part("embed", batch, embed, counts.embed, peak.fp32),
-            self._part("forward", batch, forward, counts.forward, forward_peak),
-            self._part("adapt", batch, adapt, counts.adapt, peak.fp32),
+            self._part("forward", batch, forward, counts.forward, graph_peak),
+            self._part("adapt", batch, adapt, counts.adapt, graph_peak),
             self._part("selector", batch, select),
         ]
 

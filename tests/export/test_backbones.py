@@ -173,8 +173,10 @@ def test_no_gradient_reaches_the_weights(tmp_path: Path) -> None:
     names = {t.name for t in graph.initializer}
     gemms = [n for n in graph.node if n.op_type == "Gemm"]
     assert all(n.input[1] in names or n.input[1] == "head_weight" for n in gemms)
-    # six frozen matrices a block; the first block's q, k and v lead only to its norm1, whose input is frozen
-    assert sum(n.input[1].startswith("blocks.") for n in gemms) == 3 * 6
+    backward = [n for n in gemms if any(a.name == "transB" for a in n.attribute)]
+    # six frozen matrices a block, forward and backward
+    assert sum(n.input[1].startswith("blocks.") for n in backward) == 3 * 6
+    assert sum(n.input[1].startswith("blocks.") for n in gemms) == 2 * 3 * 6
 
 
 def test_split_swiglu_equals_torch(tmp_path: Path) -> None:
@@ -206,10 +208,11 @@ def test_the_last_block_computes_only_the_class_token(tmp_path: Path) -> None:
     run_graphs(tmp_path, vit, dims, torch.randn(2, 3, 32, 32), random_module(vit, dims))
     model = onnx.shape_inference.infer_shapes(onnx.load(tmp_path / "forward.onnx"), data_prop=True)
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.value_info}
+    folded = {n.input[0]: shapes[n.output[0]][0] for n in model.graph.node if n.op_type == "Reshape"}
     rows = {
-        node.input[1]: shapes[node.output[0]][1]
+        node.input[1]: folded[node.output[0]]
         for node in model.graph.node
-        if node.op_type == "MatMul" and node.input[1].startswith("blocks.")
+        if node.op_type == "Gemm" and node.input[1].startswith("blocks.")
     }
     for part in ("attn.q", "attn.proj", "mlp.fc1", "mlp.fc2"):
         assert rows[f"blocks.2.{part}.weight"] == 1
