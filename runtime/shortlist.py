@@ -77,7 +77,7 @@ def refreshed(
     means = _mean_weights(state.selector, passed.x_hat[at], logits)
     fresh = _standing(tried.names, means[count:], means[:count])
     fresh |= dict(zip(passed.names, weights.mean(axis=0).tolist(), strict=True))
-    return {n: s for n, s in state.standing.items() if n not in fresh} | fresh
+    return {n: s for n, s in state.standing.items() if n in network.modules and n not in fresh} | fresh
 
 
 def _mean_weights(g: SelectorWeights, x_hat: NDArray[np.float32], logits: NDArray[np.float32]) -> Wide:
