@@ -327,6 +327,21 @@ def listed_of(learner: Learner) -> set[str]:
     return set(shortlist.choose(learner.state.standing, learner.network.modules, learner.config) or ())
 
 
+def test_another_shortlist_is_no_change_of_domain(runtime: Runtime) -> None:
+    line = runtime.stream(batch=BATCH, every=1000, background=False)
+    images = frames(140)
+    for frame in images[:70]:
+        line(frame)
+    detector, before = line._detector, listed_of(line.learner)
+    upside_down = {n: -s for n, s in line.learner.state.standing.items()}
+    line.learner.state = replace(line.learner.state, standing=upside_down)
+    assert not before & listed_of(line.learner)
+    for frame in images[70:]:
+        line(frame)
+    assert line._detector is detector and not line.metrics.changes
+    assert line.timeline[0].modules == line.timeline[-1].modules == runtime.modules
+
+
 def test_a_stream_of_small_batches_runs_everything(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls(runtime._network, monkeypatch)
     line = runtime.stream(batch=PROBE, background=False)
