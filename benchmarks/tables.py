@@ -130,11 +130,15 @@ def tables() -> dict[str, list[Group]]:
                 cifar75,
                 corrupted,
                 (target,),
-                ("single", *(f"pluto:top_m={m}" for m in TOP_M)),
+                ("single", *(f"pluto:top_m={m},probe=0" for m in TOP_M), "pluto:top_m=5"),
                 Protocol(seeds=1),
                 limit=64,
             )
             for target in CORRUPTIONS
+        ],
+        "modules-continual": [
+            Group(cifar75, corrupted, CORRUPTIONS, (method,), Protocol(16, seeds=1, continual=True), limit=64)
+            for method in ("pluto:top_m=5,probe=0", "pluto:top_m=5")
         ],
         "wild-classes": [
             Group(camera, meter, (t,), everything, Protocol(seeds=1, order="classes"), limit=600)

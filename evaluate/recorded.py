@@ -44,6 +44,7 @@ class RecordedNetwork(Network):
     def _recorded(self, batch: StreamBatch, recording: Recording) -> Pass:
         modules = self.modules.values()
         return Pass(
+            loaded=tuple(self.modules),
             names=tuple(self.modules),
             logits=recording.logits[batch.indices],
             x_hat=recording.x_hat[batch.indices],

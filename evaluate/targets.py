@@ -136,6 +136,9 @@ class StreamBatch(ImageBatch):
     def take(self, indices: Indices) -> Array:
         return self.stream.normalised(self.indices[indices])
 
+    def part(self, indices: Indices) -> "StreamBatch":
+        return StreamBatch(self.stream, self.indices[indices])
+
 
 def prepare(
     target: Target, preprocessing: Preprocessing, cache: Path, advance: Callable[[int], None] = lambda count: None

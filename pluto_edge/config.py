@@ -18,6 +18,8 @@ class AdaptConfig:
 
     Attributes:
         top_m: modules that are blended; None blends all.
+        probe: with many modules and fewer blended, images of a batch on which modules are tried to find those that
+            are blended; only these run on the whole batch. 0 runs all modules on all images.
         selector: update the selector on every batch.
         selector_lr, selector_optimizer, selector_steps: how.
         sam: `batch`, one sharpness-aware step on the top module's LayerNorm affines a batch; `sample`, one a
@@ -38,6 +40,7 @@ class AdaptConfig:
     """
 
     top_m: int | None = None
+    probe: int = 8
     selector: bool = True
     selector_lr: float = 1e-3
     selector_optimizer: Optimizer = "sgd"
@@ -56,6 +59,7 @@ class AdaptConfig:
 
     def __post_init__(self) -> None:
         _check("top_m", self.top_m is None or self.top_m >= 1, self.top_m, "at least 1, or None for all modules")
+        _check("probe", self.probe >= 0, self.probe, "0 images or more")
         _check(
             "selector_optimizer",
             self.selector_optimizer in get_args(Optimizer),

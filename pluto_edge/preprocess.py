@@ -5,6 +5,7 @@ the backbone (tested against it), so that nobody has to remember mean, standard 
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from math import floor
@@ -153,6 +154,13 @@ class ImageBatch:
         if self._cropped:
             return self._preprocessing.normalise(np.stack(items))
         return np.stack([self._preprocessing(_to_pil(item)) for item in items])
+
+    def part(self, indices: NDArray[np.intp]) -> "ImageBatch":
+        """The images at `indices`, as they are."""
+        chosen = copy(self)
+        items = self._items
+        chosen._items = items[indices] if isinstance(items, np.ndarray) else [items[i] for i in indices]
+        return chosen
 
     def cropped(self) -> "ImageBatch":
         """The same images as small as they get: resized and cropped, in bytes. A float batch stays as it is."""

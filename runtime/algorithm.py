@@ -15,6 +15,7 @@ from pluto_edge.config import AdaptConfig
 from pluto_edge.modules import SelectorWeights
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import selector as g
+from pluto_edge.runtime import shortlist
 from pluto_edge.runtime.network import Gradient, Network, Pass
 from pluto_edge.runtime.recentre import Centre
 from pluto_edge.runtime.state import Affines, Gathered, State, Wide
@@ -29,7 +30,7 @@ class Proposal:
 
     state: State
     passed: Pass
-    weights: Wide  # w* [B,N], before the selection
+    weights: Wide  # w* [B,n] of the modules that ran, before the selection
     order: NDArray[np.intp]  # the selected modules, heaviest first
     entropy_before: float
     entropy_after: float
@@ -49,10 +50,12 @@ def propose(
 ) -> Proposal:
     """Algorithm 1 on one batch. `seen` are passes of the same images, whose logits are used where they hold."""
     threshold = config.entropy_margin * log(network.bundle.manifest.dims.classes) if config.filter else np.inf
-    guess = state.top if config.sam == "batch" and state.top in network.modules else None
 
-    with stages("forward"):  # lines 4 to 6: logits of the N modules
-        passed = network.run(batch, state.affines, differentiate=guess, threshold=threshold, seen=seen)
+    with stages("forward"):  # lines 4 to 6: logits of the N modules, or of those on the shortlist
+        state = shortlist.surveyed(network, state, batch, config)
+        names = shortlist.choose(state.standing, network.modules, config)
+        guess = state.top if config.sam == "batch" and state.top in (names or network.modules) else None
+        passed = network.run(batch, state.affines, names, differentiate=guess, threshold=threshold, seen=seen)
     with stages("selector"):  # lines 7 to 12: weights, pseudo-labels, G to G*, updated weights
         before, gathered, proposal = update_selector(state, passed, config)
         weights = g.weights(proposal.selector, passed.x_hat, passed.logits)
@@ -60,7 +63,11 @@ def propose(
         after = mixed_entropy(weights, passed)
     top = passed.names[order[0]]
     centre = update_centre(state.centre, passed, kept, config)
-    proposal = replace(proposal, top=top, centre=centre)
+    with stages("forward"):
+        standing = state.standing
+        if names:
+            standing = shortlist.refreshed(network, proposal, batch, passed, weights, config)
+    proposal = replace(proposal, top=top, centre=centre, standing=standing)
 
     reliable, loss, gathering = 0, None, False
     with stages("layer_norm"):  # line 16: the top module's affines, sharpness-aware
@@ -71,7 +78,7 @@ def propose(
                 gathered = gathered.plus(top, gradient, reliable)
             gathering = reliable > 0 and gathered.reliable < config.min_reliable
             if gathering:
-                proposal = replace(state, top=top, gathered=gathered, centre=centre)
+                proposal = replace(state, top=top, gathered=gathered, centre=centre, standing=standing)
             else:
                 for name, mean in gathered.means().items():
                     proposal = descend(network, proposal, name, mean, config)

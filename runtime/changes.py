@@ -21,23 +21,29 @@ class ChangeDetector:
 
     The signals are the prediction's entropy as a share of ln K, every module's weight, and what the frame looks
     like to the selector, x̂. A frame enters the past when it leaves the window; after a change the past starts anew.
+    Where other modules run than before (`other_modules`), the past of entropy and weights does, and x̂ alone tells.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = ("entropy", *names)
         self._recent: deque[Wide] = deque(maxlen=WINDOW)
-        self._count, self._mean, self._square = 0, np.zeros(1), np.zeros(1)
+        self._counts = np.zeros(2, np.intp)  # frames in the past: of entropy and weights, and of x̂
+        self._mean, self._square = np.zeros(1), np.zeros(1)
+
+    def other_modules(self) -> None:
+        """The next frames are predicted by other modules; those in the window do not count for the past either."""
+        self._counts[0] = -len(self._recent)
 
     def update(self, entropy: float, weights: NDArray[np.floating], x_hat: NDArray[np.floating]) -> str:
         """Take one frame's signals; says what has changed, or nothing."""
         if len(self._recent) == WINDOW:
             self._remember(self._recent[0])
         self._recent.append(np.array([entropy, *weights, *x_hat], np.float64))
-        if len(self._recent) < WINDOW or self._count < HISTORY:
+        if len(self._recent) < WINDOW or self._counts[1] < HISTORY:
             return ""
         change = self._compare(np.stack(self._recent))
         if change:
-            self._count = 0
+            self._counts[:] = 0
             self._recent.clear()
         return change
 
@@ -47,7 +53,7 @@ class ChangeDetector:
         past = np.maximum(self._square - self._mean**2, 0.0)
         error = np.sqrt((past + recent.var(axis=0))[:known] / WINDOW) + 1e-9
         size = np.abs(shift[:known])
-        moved = np.flatnonzero((size > SIGMAS * error) & (size > SHIFT))
+        moved = np.flatnonzero((size > SIGMAS * error) & (size > SHIFT) & (self._counts[0] >= HISTORY))
         most = moved[np.argsort(-size[moved])][:3]
         text = [f"{self._names[i]} {self._mean[i]:.2f} to {self._mean[i] + shift[i]:.2f}" for i in most]
         varies = past[known:] > 1e-12
@@ -57,7 +63,8 @@ class ChangeDetector:
         return ", ".join(text)
 
     def _remember(self, signals: Wide) -> None:
-        self._count = min(self._count + 1, HORIZON)
-        share = 1 / self._count
+        self._counts = np.minimum(self._counts + 1, HORIZON)
+        known = len(self._names)
+        share = np.repeat(1 / np.maximum(self._counts, 1), (known, len(signals) - known))
         self._mean = self._mean + share * (signals - self._mean)
         self._square = self._square + share * (signals**2 - self._square)

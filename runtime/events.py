@@ -22,7 +22,7 @@ class Event:
         step: steps seen so far, committed or not.
         reason: why, unless it is a plain step.
         top: the module with the largest mean weight.
-        weights: mean weight of every module over the batch, before the selection.
+        weights: mean weight of every module over the batch, before the selection; 0 for those that did not run.
         samples, reliable: in the batch, and below the entropy threshold for the top module.
         entropy_before, entropy_after: mean entropy of the mixed pseudo-labels, before and after the selector's
             update.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime import algorithm, guard, persistence, selector
+from pluto_edge.runtime import algorithm, guard, persistence, selector, shortlist
 from pluto_edge.runtime.algorithm import Proposal, propose
 from pluto_edge.runtime.events import MAX_EVENTS, Event, Kind
 from pluto_edge.runtime.network import Network, Pass
@@ -62,7 +62,8 @@ class Learner:
         """The blend, and the pass it was made from."""
         with self.network.gate.urgent():
             state = self.state
-            passed = self.network.run(batch, state.affines)
+            names = shortlist.choose(state.standing, self.network.modules, self.config)
+            passed = self.network.run(batch, state.affines, names)
             return self._without_step(passed, state), passed
 
     def step(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> tuple[Blend, Event]:
@@ -107,10 +108,25 @@ class Learner:
                 momentum={},
                 gathered=Gathered(),
                 centre=Centre(),
+                standing={},
                 top=None,
                 average=None,
             )
             self.note("change", reason)
+
+    @property
+    def surveying(self) -> bool:
+        """Whether all modules run only until it is known which weigh most."""
+        modules = self.network.modules
+        few = shortlist.size(self.config, modules) is not None
+        return few and shortlist.choose(self.state.standing, modules, self.config) is None
+
+    def survey(self, passes: Sequence[Pass] = ()) -> None:
+        """Predictions run the modules that weigh most in these passes of all; without any, all of them again."""
+        count = shortlist.size(self.config, self.network.modules)
+        with self._lock:
+            standing = shortlist.survey(self.state.selector, passes, count) if passes and count else {}
+            self.state = replace(self.state, standing=standing)
 
     def drop_step(self) -> None:
         """Nothing changes but for a step that is under way: it will not be taken."""
@@ -128,6 +144,7 @@ class Learner:
                     self.state,
                     affines=_without(self.state.affines, module),
                     momentum=_without(self.state.momentum, module),
+                    standing={},
                 )
             self.state = replace(state, steps=self.state.steps)
             self._emit(Event("reset", self.state.steps, module or "all modules and the selector"))
@@ -159,8 +176,8 @@ class Learner:
             return _Judged(self._without_step(passed, proposal.state), proposal.state, "gather", reason)
         needed = config.min_reliable if config.sam == "sample" else min(config.min_reliable, 1)
         if config.sam is not None and proposal.reliable < needed:
-            centred = replace(before, centre=proposal.state.centre)
-            return self._unchanged(passed, centred, f"{proposal.reliable} reliable samples, want {needed}")
+            kept = replace(before, centre=proposal.state.centre, standing=proposal.state.standing)
+            return self._unchanged(passed, kept, f"{proposal.reliable} reliable samples, want {needed}")
         probabilities = blend.probabilities
         labels = (*before.labels, *map(int, probabilities.argmax(axis=1)))[-guard.window(classes) :]
         state = replace(proposal.state, labels=labels)
@@ -201,7 +218,8 @@ class Learner:
 
     def _blend(self, passed: Pass, centre: Centre, weights: Wide) -> Blend:
         kept, order = selector.select(weights, self.config.top_m)
-        return Blend(algorithm.blend(passed, centre, kept, self.config), kept, order, passed.names)
+        logits = algorithm.blend(passed, centre, kept, self.config)
+        return Blend(logits, passed.widened(kept), passed.columns[order], passed.loaded)
 
     def _emit(self, event: Event) -> Event:
         event = replace(event, frame=self.frame)
@@ -223,13 +241,14 @@ class _Judged:
 
 
 def _describe(proposal: Proposal, judged: _Judged, step: int, stages: Stages) -> Event:
-    means = proposal.weights.mean(axis=0)
+    passed = proposal.passed
+    means = passed.widened(proposal.weights).mean(axis=0)
     return Event(
         kind=judged.kind,
         step=step,
         reason=judged.reason,
-        top=proposal.passed.names[proposal.order[0]],
-        weights={n: float(w) for n, w in zip(proposal.passed.names, means, strict=True)},
+        top=passed.names[proposal.order[0]],
+        weights={n: float(w) for n, w in zip(passed.loaded, means, strict=True)},
         samples=len(proposal.weights),
         reliable=proposal.reliable,
         entropy_before=proposal.entropy_before,

@@ -45,11 +45,13 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Pass:
-    """All modules on one batch: logits [B,N,K], x̂ [B,d], and the gradient of one of them if asked for.
+    """Modules on one batch: logits [B,n,K], x̂ [B,d], and the gradient of one of them if asked for.
 
-    `affines` are the λ that the logits were computed with: where a module still has them, its logits still hold.
+    `names` are those that ran, in the order of `loaded`, which are all N. `affines` are the λ that the logits were
+    computed with: where a module still has them, its logits still hold.
     """
 
+    loaded: tuple[str, ...]
     names: tuple[str, ...]
     logits: Array
     x_hat: Array
@@ -60,6 +62,17 @@ class Pass:
     def of(self, name: str) -> Array:
         """One module's logits [B,K]."""
         return self.logits[:, self.names.index(name)]
+
+    @property
+    def columns(self) -> NDArray[np.intp]:
+        """Where the modules that ran stand among all."""
+        return np.array([self.loaded.index(n) for n in self.names], np.intp)
+
+    def widened(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Weights [B,n] of the modules that ran as [B,N] of all; those that did not have 0."""
+        wide = np.zeros((len(weights), len(self.loaded)))
+        wide[:, self.columns] = weights
+        return wide
 
 
 class Network:
@@ -123,7 +136,8 @@ class Network:
         come from the gradient graph, with the gradient below `threshold`. `seen` are passes of the same images,
         one after the other: the modules whose affines have not changed since are not run again.
         """
-        modules = {n: m for n, m in self.modules.items() if names is None or n in names}
+        loaded = self.modules
+        modules = {n: m for n, m in loaded.items() if names is None or n in names}
         used = {n: affines.get(n, m.exported) for n, m in modules.items()}
         logits = {n: np.concatenate([p.of(n) for p in seen]) for n in modules if _hold(seen, n, used[n])}
         missing = [n for n in modules if n not in logits or n == differentiate]
@@ -143,6 +157,7 @@ class Network:
                 x_hat.append(x)
         logits |= {n: np.concatenate(parts) for n, parts in rows.items()}
         return Pass(
+            loaded=tuple(loaded),
             names=tuple(modules),
             logits=np.stack([logits[n] for n in modules], axis=1),
             x_hat=np.concatenate(x_hat),

@@ -17,13 +17,13 @@ from safetensors.numpy import save as to_bytes
 
 from pluto_edge._files import write_bytes
 from pluto_edge.errors import BundleError, StoreError
-from pluto_edge.modules import SelectorWeights, check_tensors
+from pluto_edge.modules import Dims, SelectorWeights, check_tensors
 from pluto_edge.runtime.network import Network
-from pluto_edge.runtime.recentre import Centre
+from pluto_edge.runtime.recentre import Centre, Means
 from pluto_edge.runtime.state import Affines, State
 from pluto_edge.version import WRITER
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 had one count and one [K] of shares for all modules
 CENTRE = ("logits", "shares", "products")
 
 Tensors = dict[str, NDArray[Any]]
@@ -35,11 +35,11 @@ def save(path: Path, state: State, bundle: str) -> None:
     for group, values in (("affines", state.affines), ("momentum", state.momentum)):
         for name, affines in values.items():
             tensors |= {f"{group}.{name}.scale": affines.scale, f"{group}.{name}.bias": affines.bias}
-    for name in CENTRE:
-        value = getattr(state.centre, name)
-        tensors |= {} if value is None else {f"centre.{name}": value}
+    means = state.centre.modules
+    for name in CENTRE if means else ():
+        tensors[f"centre.{name}"] = np.stack([getattr(m, name) for m in means.values()])
     counters = {n: getattr(state, n) for n in ("top", "labels", "average", "steps", "rollbacks", "samples")}
-    counters["centre"] = [state.centre.names, state.centre.count]
+    counters["centre"] = [list(means), [m.count for m in means.values()]]
     metadata = {
         "schema_version": str(SCHEMA_VERSION),
         "writer": WRITER,
@@ -103,19 +103,28 @@ def _state(tensors: Tensors, counters: dict[str, Any], exported: State, network:
     if unknown:
         raise StoreError(f"{where}: it has learned for module {unknown[0]!r}, which is not loaded; add it first")
     counters["labels"] = tuple(counters["labels"])
-    names, count = counters.pop("centre")
-    if groups["centre"]:
-        each = (len(names), dims.classes)
-        shapes = {"logits": each, "shares": (dims.classes,), "products": each}
-        check_tensors(groups["centre"], shapes, where, StoreError)
+    names, counts = counters.pop("centre")
+    centre = _centre(groups["centre"], names, counts, dims, where)
     return State(
         selector=SelectorWeights(**groups["selector"]),
         moments=groups["moments"],
         affines=affines,
         momentum=_affines(groups["momentum"]),
-        centre=Centre(tuple(names), count=count, **groups["centre"]),
+        centre=centre,
         **counters,
     )
+
+
+def _centre(group: Tensors, names: list[str], counts: list[float] | float, dims: Dims, where: str) -> Centre:
+    if not group:
+        return Centre()
+    shape = (len(names), dims.classes)
+    if not isinstance(counts, list):  # schema 1
+        group = {**group, "shares": np.tile(group["shares"], (len(names), 1))}
+        counts = [counts] * len(names)
+    check_tensors(group, dict.fromkeys(CENTRE, shape), where, StoreError)
+    rows = zip(*(group[n] for n in CENTRE), counts, strict=True)
+    return Centre({n: Means(*row) for n, row in zip(names, rows, strict=True)})
 
 
 def _affines(group: Mapping[str, NDArray[Any]]) -> dict[str, Affines]:

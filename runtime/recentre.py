@@ -7,8 +7,8 @@ predictions, so that a stream that shows few classes, or one after another, is n
 paper; NEO re-centres features, for balanced streams.)
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,45 +22,54 @@ DECIDED = (0.1, 2.0)  # how decided a module may be, compared with its source
 
 
 @dataclass(frozen=True)
-class Centre:
-    """Running means over recent images: of the modules' logits [N,K], of the predicted probabilities [K], and of
-    the products of both [N,K]."""
+class Means:
+    """Of one module, over the recent images that it ran on: its logits [K], the probabilities [K] that were
+    predicted, and the products of both [K]."""
 
-    names: tuple[str, ...] = ()
-    logits: Wide | None = None
-    shares: Wide | None = None
-    products: Wide | None = None
-    count: float = 0.0
+    logits: Wide
+    shares: Wide
+    products: Wide
+    count: float
 
-    def plus(self, names: tuple[str, ...], logits: NDArray[np.floating], probabilities: Wide) -> "Centre":
-        """With one more batch: logits [B,N,K] as they came, probabilities [B,K] as predicted."""
-        size = len(logits)
-        new = (
-            logits.mean(axis=0, dtype=np.float64),
-            probabilities.mean(axis=0),
-            np.einsum("bk,bnk->nk", probabilities, logits.astype(np.float64)) / size,
-        )
-        if self.names != names or self.logits is None or self.shares is None or self.products is None:
-            return Centre(names, *new, count=float(size))
-        count = min(self.count, HORIZON - size) if size < HORIZON else 0.0
-        share = size / (count + size)
-        old = (self.logits, self.shares, self.products)
-        means, shares, products = (a + share * (b - a) for a, b in zip(old, new, strict=True))
-        return Centre(names, means, shares, products, count + size)
+    def plus(self, new: "Means") -> "Means":
+        count = min(self.count, HORIZON - new.count) if new.count < HORIZON else 0.0
+        share = new.count / (count + new.count)
+        old, recent = ((m.logits, m.shares, m.products) for m in (self, new))
+        logits, shares, products = (a + share * (b - a) for a, b in zip(old, recent, strict=True))
+        return Means(logits, shares, products, count + new.count)
 
-    def shift(self, names: tuple[str, ...], means: Sequence[Array | None], strength: float) -> Wide | float:
-        """What is added to logits [B,N,K]: `strength` times the drift, less while few images or few classes were
-        seen; nothing for modules that do not know their means."""
-        if self.names != names or self.logits is None or self.shares is None or self.products is None:
-            return 0.0
+    def shift(self, known: Array, strength: float) -> Wide:
+        """[K]: `strength` times what undoes the drift, less while few images or few classes were seen."""
         pi = self.shares
         classes = np.exp(-(pi * np.log(np.maximum(pi, 1e-12))).sum())  # as many as there would be in equal shares
         strength *= self.count / (self.count + TRUST) * (classes / len(pi)) ** 2
+        return np.asarray(strength * _drift(known, self.logits, self.products, pi))
+
+
+@dataclass(frozen=True)
+class Centre:
+    """Running means by module: each has its own, as not all need to run on every image."""
+
+    modules: Mapping[str, Means] = field(default_factory=dict)
+
+    def plus(self, names: Sequence[str], logits: NDArray[np.floating], probabilities: Wide) -> "Centre":
+        """With one more batch: logits [B,N,K] as they came, probabilities [B,K] as predicted."""
+        size = len(logits)
+        means, shares = logits.mean(axis=0, dtype=np.float64), probabilities.mean(axis=0)
+        products = np.einsum("bk,bnk->nk", probabilities, logits.astype(np.float64)) / size
+        modules = dict(self.modules)
+        for name, mean, product in zip(names, means, products, strict=True):
+            new = Means(mean, shares, product, float(size))
+            modules[name] = modules[name].plus(new) if name in modules else new
+        return Centre(modules)
+
+    def shift(self, names: Sequence[str], means: Sequence[Array | None], strength: float) -> Wide:
+        """What is added to logits [B,N,K]; nothing for modules that do not know their means, or never ran."""
         rows = [
-            np.zeros_like(now) if known is None else strength * _drift(known, now, products, pi)
-            for known, now, products in zip(means, self.logits, self.products, strict=True)
+            np.zeros(1) if known is None or name not in self.modules else self.modules[name].shift(known, strength)
+            for name, known in zip(names, means, strict=True)
         ]
-        return np.stack(rows)
+        return np.stack(np.broadcast_arrays(*rows))
 
 
 def _drift(known: Array, now: Wide, products: Wide, pi: Wide) -> Wide:

@@ -81,6 +81,7 @@ class State:
         momentum: of the SGD on λ.
         gathered: gradients of steps that had too few reliable samples; not saved.
         centre: running means of logits and predictions, for re-centring.
+        standing: with many modules, each one's mean weight where it last ran, oldest first; not saved.
         top: the module that weighed most in the last batch: the guess for the next one.
         labels: recent predictions, for the guard.
         evidence: of recent suspicious images, label and entropy as adapted and as exported.
@@ -94,6 +95,7 @@ class State:
     momentum: Mapping[str, Affines] = field(default_factory=dict)
     gathered: Gathered = field(default_factory=Gathered)
     centre: Centre = field(default_factory=Centre)
+    standing: Mapping[str, float] = field(default_factory=dict)
     top: str | None = None
     labels: tuple[int, ...] = ()
     evidence: tuple[tuple[int, int, float, float], ...] = ()

@@ -119,6 +119,8 @@ class Stream:
         self._latencies: deque[float] = deque(maxlen=MAX_LATENCIES)
         self._detector: ChangeDetector | None = None
         self._names: tuple[str, ...] = ()
+        self._ran: tuple[str, ...] = ()
+        self._surveyed: list[Pass] = []  # of all modules, while it is not known which are enough
         self._pending: Future[None] | None = None
         self._began, self._learning = clock(), 0.0
         self._skipped = {"busy": 0, "budget": 0}
@@ -138,6 +140,7 @@ class Stream:
         prediction = Prediction.of(blend, manifest.classes)
         self._latencies.append(1e3 * (self._clock() - start))
         self._note(prediction, seen, log(manifest.dims.classes))
+        self._survey(seen)
         self._gather(_Frame(image, seen))
         return prediction
 
@@ -233,6 +236,9 @@ class Stream:
         )
         if self._detector is None or self._names != prediction.modules:
             self._names, self._detector = prediction.modules, ChangeDetector(prediction.modules)
+        elif self._ran != seen.names:
+            self._detector.other_modules()
+        self._ran = seen.names
         change = self._detector.update(entropy / most, weights, seen.x_hat[0])
         if change:
             if self._on_change == "reopen" and not self.frozen:
@@ -240,6 +246,18 @@ class Stream:
                 self.learner.reopen(change)
             else:
                 self.learner.note("change", change)
+                if self.frozen:
+                    self.learner.survey()
+
+    def _survey(self, seen: Pass) -> None:
+        """With many modules, all run on the first frames; these tell which run on the next ones."""
+        probe = self.learner.config.probe
+        if self.batch <= probe or not self.learner.surveying:
+            return
+        self._surveyed = [p for p in (*self._surveyed, seen) if p.names == seen.loaded]
+        if len(self._surveyed) == probe:
+            self.learner.survey(self._surveyed)
+            self._surveyed = []
 
     def _gather(self, frame: _Frame) -> None:
         """Keep the frame, and learn when a step is due."""
@@ -258,6 +276,7 @@ class Stream:
         """The buffered frames."""
         with self._lock:
             self._frames.clear()
+            self._surveyed = []
 
     def _step(self, frames: list[_Frame]) -> None:
         """Learn from the newest of these frames, if nothing speaks against it."""

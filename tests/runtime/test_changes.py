@@ -1,6 +1,7 @@
 """The change detector: quiet on one domain, quick on the next."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,3 +73,22 @@ def test_constant_signals() -> None:
     assert not run(detector, [(0.5, np.array([1.0, 0.0, 0.0]), x)] * 200)
     (change,) = run(detector, [(0.5, np.array([0.0, 1.0, 0.0]), x)] * 100)
     assert "clear 1.00 to" in change[1]
+
+
+@pytest.mark.parametrize("before", [3, 20, 100, 300])
+def test_other_modules_are_no_change(before: int) -> None:
+    """Entropy and weights jump with the modules that run; their past starts anew and tells the next change."""
+    rng, detector = np.random.default_rng(before), ChangeDetector(NAMES)
+    assert not run(detector, signals(rng, 0, 6.0, 0.2, before))
+    detector.other_modules()
+    assert not run(detector, signals(rng, 1, 6.0, 0.6, HISTORY + 2 * WINDOW))
+    ((at, text),) = run(detector, signals(rng, 2, 6.0, 0.6, WINDOW))
+    assert at < WINDOW and ("night" in text or "fog" in text)
+
+
+def test_other_looks_are_a_change_whatever_modules_run() -> None:
+    rng, detector = np.random.default_rng(0), ChangeDetector(NAMES)
+    assert not run(detector, signals(rng, 0, 4.0, 0.3, 100))
+    detector.other_modules()
+    ((at, text),) = run(detector, signals(rng, 1, 4.0, 0.6, WINDOW, looks=1.0))
+    assert at < WINDOW and text.startswith("looks ")

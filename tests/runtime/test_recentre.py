@@ -1,5 +1,6 @@
 """Re-centring: a domain's drift is found and taken off, whatever classes the stream shows."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from pluto_edge import AdaptConfig, Runtime
 from pluto_edge.export.exporter import run_export
 from pluto_edge.modules import LOGIT_MEANS, Module
+from pluto_edge.runtime import persistence
 from pluto_edge.runtime.recentre import HORIZON, TRUST, Centre
 from pluto_edge.runtime.selector import softmax
 from pluto_edge.store import Store
@@ -44,7 +48,7 @@ def test_the_drift_is_found_whatever_the_classes(seed: int, shares: list[float])
         centre = centre.plus(NAMES, logits[part], np.eye(K)[labels[part]])
     pi = np.bincount(labels, minlength=K) / len(labels)
     diversity = np.exp(-(pi * np.log(np.maximum(pi, 1e-12))).sum()) / K
-    trust = centre.count / (centre.count + TRUST) * diversity**2
+    trust = 400 / (400 + TRUST) * diversity**2
     wanted = -0.5 * trust * (drift - drift.mean(axis=1, keepdims=True))
     np.testing.assert_allclose(centre.shift(NAMES, list(means), 0.5), wanted, atol=0.1)
 
@@ -67,25 +71,47 @@ def test_batches_add_up_and_the_past_fades() -> None:
     for start in (0, 100, 250):
         end = {0: 100, 100: 250, 250: 300}[start]
         parts = parts.plus(NAMES, logits[start:end], p[start:end])
-    np.testing.assert_allclose(parts.logits, whole.logits)
-    np.testing.assert_allclose(parts.shares, whole.shares)
-    np.testing.assert_allclose(parts.products, whole.products)
-    assert parts.count == whole.count == 300
+    for j, name in enumerate(NAMES):
+        one, all_at_once = parts.modules[name], whole.modules[name]
+        np.testing.assert_allclose(one.logits, logits[:, j].mean(0))
+        for field in ("logits", "shares", "products"):
+            np.testing.assert_allclose(getattr(one, field), getattr(all_at_once, field))
+        assert one.count == all_at_once.count == 300
     for _ in range(20):
         parts = parts.plus(NAMES, logits[:64] + 5, p[:64])
-    assert parts.count == HORIZON
-    np.testing.assert_allclose(parts.logits, logits[:64].mean(0) + 5, atol=0.5)
+    for j, name in enumerate(NAMES):
+        assert parts.modules[name].count == HORIZON
+        np.testing.assert_allclose(parts.modules[name].logits, logits[:64, j].mean(0) + 5, atol=0.5)
 
 
-def test_other_modules_start_anew_and_unknown_means_shift_nothing() -> None:
+def test_unknown_means_and_modules_that_never_ran_shift_nothing() -> None:
     rng = np.random.default_rng(0)
     logits, p = rng.normal(size=(30, 2, K)), softmax(rng.normal(size=(30, K)))
     centre = Centre().plus(NAMES, logits, p)
     means = np.ones((2, K), np.float32)
     shift = centre.shift(NAMES, [means, None], 1.0)
     assert np.abs(shift[0]).max() > 0 and not shift[1].any()
-    assert centre.shift(("a", "c"), [means, means], 1.0) == 0.0
-    assert centre.plus(("a", "c"), logits, p).count == 30
+    other = centre.shift(("c", "a"), [means, means], 1.0)
+    assert not other[0].any() and np.array_equal(other[1], shift[0])
+    assert not Centre().shift(NAMES, [means, means], 1.0).any()
+
+
+def test_a_module_keeps_its_means_while_others_run() -> None:
+    """Whoever runs beside it, and whatever comes while it does not run, a module's means are of its own images."""
+    rng = np.random.default_rng(0)
+    logits, p = rng.normal(size=(90, 3, K)), softmax(rng.normal(size=(90, K)))
+    parts = [np.arange(0, 30), np.arange(30, 60), np.arange(60, 90)]
+    turns = [("a", "b"), ("b", "c"), ("a", "c")]
+    centre = Centre()
+    for part, names in zip(parts, turns, strict=True):
+        columns = ["abc".index(n) for n in names]
+        centre = centre.plus(names, logits[part][:, columns], p[part])
+    for j, name in enumerate("abc"):
+        own = np.concatenate([part for part, names in zip(parts, turns, strict=True) if name in names])
+        alone = Centre().plus((name,), logits[own][:, [j]], p[own]).modules[name]
+        for field in ("logits", "shares", "products"):
+            np.testing.assert_allclose(getattr(centre.modules[name], field), getattr(alone, field))
+        assert centre.modules[name].count == 60
 
 
 @pytest.fixture(scope="module")
@@ -157,14 +183,33 @@ def test_it_is_saved_restored_and_reset(bundle: Path, tmp_path: Path) -> None:
     assert not np.array_equal(one.predict(frames(4)).logits, fresh)
     one.reset()
     np.testing.assert_array_equal(one.predict(frames(4)).logits, fresh)
-    two.remove_module(two.modules[0])  # other modules: the means start anew
+    gone, *others = two.modules
+    two.remove_module(gone)  # the others' means go on
     two.step(frames(12, 2))
-    assert two._learner.state.centre.count == 12
+    counts = {n: m.count for n, m in two._learner.state.centre.modules.items()}
+    assert counts == {gone: 12, **dict.fromkeys(others, 24)}
+
+
+def test_a_state_of_the_first_schema(bundle: Path, tmp_path: Path) -> None:
+    """It had one count and one set of shares for all modules."""
+    one, two = Runtime(bundle, config=CONFIG), Runtime(bundle, config=CONFIG)
+    one.step(frames(12, 1))
+    one.save(tmp_path / "new")
+    with safe_open(tmp_path / "new", framework="numpy") as opened:
+        metadata, tensors = opened.metadata(), {k: opened.get_tensor(k) for k in opened.keys()}  # noqa: SIM118
+    tensors["centre.shares"] = tensors["centre.shares"][0]
+    counters = json.loads(metadata["counters"])
+    counters["centre"] = [list(one.modules), 12.0]
+    old = {"schema_version": "1", "counters": json.dumps(counters), "digest": persistence._digest(tensors)}
+    save_file(tensors, tmp_path / "old", {**metadata, **old})
+    two.restore(tmp_path / "old")
+    np.testing.assert_array_equal(one.predict(frames(4)).logits, two.predict(frames(4)).logits)
 
 
 def test_a_step_without_reliable_samples_still_centres(bundle: Path) -> None:
     runtime = Runtime(bundle, config=AdaptConfig(entropy_margin=1e-6, guard=False))
     runtime.step(frames(12))
     assert runtime.events[-1].kind == "rollback" and "0 reliable" in runtime.events[-1].reason
-    assert runtime._learner.state.centre.count == 12 and not runtime._learner.state.affines
+    counts = {m.count for m in runtime._learner.state.centre.modules.values()}
+    assert counts == {12} and not runtime._learner.state.affines
     assert runtime._learner.state.selector is runtime._network.selector
