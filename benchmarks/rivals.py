@@ -175,10 +175,12 @@ class Rivals:
         self.trouble = ""  # why torch.compile is out
 
     def report(self) -> Report:
-        load = machine.load_average()
+        started, load = datetime.now(UTC).isoformat(timespec="seconds"), machine.load_average()
         engine = Engine("cpu", self.threads)
         peak = machine.measure_peak(engine)
         agreements = tuple(self.agreement(who, bundle) for who, bundle in self.bundles.items())
+        rows = (*self.steps(), *self.forward(engine), *self.memory(), *self.start(), *self.added())
+        after = machine.measure_peak(engine)
         manifest = next(iter(self.bundles.values())).manifest
         return Report(
             store=str(self.store.path),
@@ -188,14 +190,17 @@ class Rivals:
             batch=self.batch,
             repeats=self.options.repeats,
             threads=self.threads,
-            busy=machine.busy(engine, load, peak),
+            busy=(
+                *(f"before: {reason}" for reason in machine.busy(engine, load, peak)),
+                *(f"after: {reason}" for reason in machine.busy(engine, None, after)),
+            ),
             load=load,
             peak=peak,
             agreements=agreements,
             machine=f"{platform.system()} {platform.machine()}",
             versions={"onnxruntime": ort.__version__, "torch": torch.__version__, "timm": version("timm")},
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-            rows=(*self.steps(), *self.forward(engine), *self.memory(), *self.start(), *self.added()),
+            started=started,
+            rows=rows,
         )
 
     def agreement(self, who: str, bundle: Bundle) -> Agreement:
