@@ -46,11 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    for option, path in (("--json", options.json), ("--plot", options.plot)):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise ConfigError(f"{option}: {path} cannot be written: it is a folder, or is in none")
-    if options.plot is not None:
-        bench_plot.check()
+    check_files(options.json, options.plot)
     batches = numbers("--batch", options.batch)
     bundle = Bundle(options.bundle)
     plan = Plan(
@@ -69,6 +65,15 @@ def run(options: argparse.Namespace) -> int:
     elif report.busy:
         print(warning(report), file=sys.stderr)
     return 0
+
+
+def check_files(json: Path | None, plot: Path | None) -> None:
+    """What will be written can be; better asked before the work than after it."""
+    for option, path in (("--json", json), ("--plot", plot)):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise ConfigError(f"{option}: {path} cannot be written: it is a folder, or is in none")
+    if plot is not None:
+        bench_plot.check()
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 from pluto_edge.runtime.bench import Cell, Report
 from pluto_edge.runtime.plot import BLUE, COLOURS, LIGHT, check
 
-__all__ = ["check", "png"]
+__all__ = ["check", "drawn", "dress", "png"]
 
 MAX_TICKS = 20
 LINES = (("predict", BLUE), ("step", COLOURS[1]))
@@ -24,11 +24,22 @@ def png(report: Report) -> bytes:
     _draw(left, growth["modules"], [c.size.modules for c in growth["modules"]], f"modules (batch {batch})")
     _draw(right, growth["batch"], [c.size.batch for c in growth["batch"]], f"images in a batch (modules {most})")
     busy = ", machine busy" if report.busy else ""
-    title = f"{report.architecture}, {report.precision}, {report.threads} threads{busy}"
+    return drawn(figure, f"{report.architecture}, {report.precision}, {report.threads} threads{busy}")
+
+
+def drawn(figure: Any, title: str) -> bytes:
     figure.suptitle(title, fontsize=11, color=LIGHT["ink"], parse_math=False)
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=120, facecolor=LIGHT["paper"])
-    return drawn.getvalue()
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=120, facecolor=LIGHT["paper"])
+    return picture.getvalue()
+
+
+def dress(axes: Any, grid: str) -> None:
+    """No frame, faint figures, and lines across the axis that `grid` names."""
+    axes.tick_params(colors=LIGHT["faint"], labelsize=9, length=0)
+    axes.grid(axis=grid, color=LIGHT["grid"], lw=0.6)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
 
 
 def _draw(axes: Any, cells: Sequence[Cell], at: Sequence[int], label: str) -> None:
@@ -42,10 +53,7 @@ def _draw(axes: Any, cells: Sequence[Cell], at: Sequence[int], label: str) -> No
     axes.set_xlabel(label, color=LIGHT["faint"])
     axes.set_ylabel("milliseconds a call", color=LIGHT["faint"])
     axes.set_ylim(bottom=0)
-    axes.tick_params(colors=LIGHT["faint"], labelsize=9, length=0)
-    axes.grid(axis="y", color=LIGHT["grid"], lw=0.6)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    dress(axes, "y")
     axes.legend(frameon=False, fontsize=9, labelcolor=LIGHT["ink"])
 
 

@@ -12,6 +12,7 @@ from pluto_edge.manifest import ADAPT, EMBED, Bundle
 from pluto_edge.runtime.onnx_bytes import Shapes, read_shapes
 
 ALL_TOKENS = ("attn.k.weight", "attn.v.weight")  # what the last block, too, computes for every token
+QUANTIZED = "_quantized"  # what the quantizer calls a matrix
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ def count(bundle: Bundle) -> Flops:
     adapt = read_shapes(bundle.file(ADAPT))
     try:
         tokens = manifest.tokens + (dims.size if dims.kind == "vpt" else 0)
-        pooled = _size(adapt.of[adapt.slices[0]][1])
+        pooled = _size(adapt.of[adapt.slices[0]][0])
         rows = [*[tokens] * (dims.depth - 1), pooled]
-        attention = sum(4 * _matrix(adapt, f"blocks.{i}.attn.q.weight")[1] * tokens * n for i, n in enumerate(rows))
+        attention = sum(4 * _outputs(adapt, f"blocks.{i}.attn.q.weight") * tokens * n for i, n in enumerate(rows))
         layers = sum(_layers(adapt, i, tokens, n) for i, n in enumerate(rows))
         embed = _embed(read_shapes(bundle.file(EMBED)), manifest.preprocessing.size)
     except (KeyError, IndexError, ValueError) as cause:
@@ -50,9 +51,10 @@ def _layers(shapes: Shapes, index: int, tokens: int, rows: int) -> int:
     """The frozen matrices of a block, on the tokens that each is applied to."""
     start, total = f"blocks.{index}.", 0
     for name, shape in shapes.of.items():
-        if name.startswith(start) and len(shape) == 2:
-            applied = tokens if name.removeprefix(start) in ALL_TOKENS else rows
-            total += 2 * applied * prod(_matrix(shapes, name))
+        layer = name.removesuffix(QUANTIZED)
+        if layer.startswith(start) and layer.endswith(".weight") and len(shape) == 2:
+            applied = tokens if layer.removeprefix(start) in ALL_TOKENS else rows
+            total += 2 * applied * prod(map(_size, shape))
     return total
 
 
@@ -62,9 +64,9 @@ def _embed(shapes: Shapes, image: tuple[int, int]) -> int:
     return 2 * patches * width * channels * height * across
 
 
-def _matrix(shapes: Shapes, name: str) -> tuple[int, int]:
-    rows, columns = map(_size, shapes.of[name])
-    return rows, columns
+def _outputs(shapes: Shapes, name: str) -> int:
+    _, columns = shapes.of.get(name) or shapes.of[name + QUANTIZED]
+    return _size(columns)
 
 
 def _size(value: int | None) -> int:

@@ -38,12 +38,12 @@ class Memory:
 
 
 def cold_start(bundle: Path, providers: str, threads: int | None) -> Start:
-    seconds, parts = _run("start_child", bundle, providers, threads)
+    seconds, parts = run_child(CODE.format(name="start_child"), bundle, providers, threads)
     return Start(1e3 * seconds, *parts)
 
 
 def peak_memory(bundle: Path, providers: str, threads: int | None, batch: int) -> Memory:
-    return Memory(batch, *_run("memory_child", bundle, providers, threads, batch)[1])
+    return Memory(batch, *run_child(CODE.format(name="memory_child"), bundle, providers, threads, batch)[1])
 
 
 def start_child() -> None:
@@ -96,9 +96,9 @@ def peak_resident() -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _run(name: str, bundle: Path, *arguments: object) -> tuple[float, list[Any]]:
+def run_child(code: str, bundle: Path, *arguments: object) -> tuple[float, list[Any]]:
     """Seconds from the start of a child to the line of JSON that it writes, and what is in that."""
-    command = [sys.executable, "-c", CODE.format(name=name), json.dumps([str(bundle), *arguments])]
+    command = [sys.executable, "-c", code, json.dumps([str(bundle), *arguments])]
     begin = perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

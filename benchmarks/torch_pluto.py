@@ -1,6 +1,9 @@
-"""PLUTO in torch, written from the paper with autograd and torch's optimizers: what the runtime is checked with."""
+"""PLUTO in torch, written from the paper with autograd and torch's optimizers.
 
-from math import log
+The runtime is checked with it (tests/runtime/test_algorithm.py) and timed against it (rivals.py).
+"""
+
+from math import inf, log
 from typing import Any
 
 import numpy as np
@@ -33,9 +36,13 @@ class TorchPluto:
         kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
         self.optimizer = kinds[config.selector_optimizer](self.g.parameters(), lr=config.selector_lr)
         self.momentum: dict[str, list[Tensor]] = {}
-        margin = config.entropy_margin * log(len(store.config.classes))
-        self.threshold = margin if config.filter else float("inf")
         self.reliable = 0
+
+    @property
+    def threshold(self) -> float:
+        """A sample is reliable when the entropy of its prediction is below this."""
+        margin = self.config.entropy_margin * log(len(self.store.config.classes))
+        return margin if self.config.filter else inf
 
     def step(self, images: np.ndarray) -> dict[str, Any]:
         batch = ImageBatch(images, self.store.config.preprocessing)
@@ -57,7 +64,7 @@ class TorchPluto:
         top = self.names[int(chosen[0])]
         self.reliable = 0
         if self.config.sam == "batch":
-            self._sam(top, tokens)
+            self._sam(top, tokens[self.considered(logits[:, chosen[0]])])
         elif self.config.sam == "sample":
             for i in range(len(tokens)):
                 self._sam(top, tokens[i : i + 1])
@@ -65,9 +72,17 @@ class TorchPluto:
             "logits": (kept[..., None] * logits).sum(1).numpy(),
             "weights": kept.numpy(),
             "top": top,
+            "entropy": entropy_of(logits[:, chosen[0]].softmax(-1)).numpy(),
             "selector": {k: v.detach().numpy() for k, v in self.g.weights.items()},
             "affines": {n: (m["ln_scale"].numpy(), m["ln_bias"].numpy()) for n, m in self.modules.items()},
         }
+
+    def considered(self, logits: Tensor) -> Any:
+        """Which samples of the batch the gradient is computed on, by the top module's logits: all of them.
+
+        Those that are not reliable have no part in the loss.
+        """
+        return slice(None)
 
     def _sam(self, name: str, tokens: Tensor) -> None:
         module = self.modules[name]
@@ -104,3 +119,10 @@ class TorchPluto:
         module["ln_scale"], module["ln_bias"] = (
             s - self.config.ln_lr * d for s, d in zip(start, direction, strict=True)
         )
+
+
+class ReliableOnly(TorchPluto):
+    """The same step; samples that the forward pass shows not to be reliable are not run again."""
+
+    def considered(self, logits: Tensor) -> Any:
+        return entropy_of(logits.softmax(-1)) < self.threshold

@@ -1,0 +1,95 @@
+"""Processes that rivals.py starts: torch from nothing to a prediction, torch's memory, and a third graph's.
+
+Each imports no more than what it measures.
+"""
+
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from pluto_edge._schema import decode, encode
+from pluto_edge.config import AdaptConfig
+from pluto_edge.errors import ConfigError
+from pluto_edge.runtime.fresh import Start, peak_resident, run_child
+from pluto_edge.store import Store
+
+CODE = "import sys; sys.path.insert(0, {folder!r}); from children import {name}; {name}()"
+
+
+def torch_start(store: Path, threads: int) -> Start:
+    """As `fresh.cold_start`, with torch: milliseconds from nothing to the prediction of one image."""
+    seconds, parts = _run("start_child", store, threads)
+    return Start(1e3 * seconds, *parts)
+
+
+def torch_memory(store: Path, threads: int, batch: int, config: AdaptConfig) -> int:
+    """As `fresh.peak_memory`: the most bytes that were resident in steps, without the images."""
+    return int(_run("memory_child", store, threads, batch, encode(config))[1][0])
+
+
+def third_graph(bundle: Path, threads: int) -> tuple[float, float]:
+    """Resident MB that the gradient graph adds to `embed` and `forward`: once open, and after one image."""
+    opened, run = _run("third_graph_child", bundle, threads)[1]
+    return opened, run
+
+
+def start_child() -> None:
+    path, threads = json.loads(sys.argv[1])
+    begin = perf_counter()
+    import numpy as np
+    import torch
+    from torch_pluto import TorchPluto
+
+    imported = perf_counter()
+    torch.set_num_threads(threads)
+    store = Store(path)
+    pluto = TorchPluto(store, AdaptConfig(selector=False, sam=None))
+    opened = perf_counter()
+    pluto.step(np.zeros((1, *store.config.preprocessing.size, 3), np.uint8))
+    marks = begin, imported, opened, perf_counter()
+    print(json.dumps([1e3 * (b - a) for a, b in pairwise(marks)]), flush=True)
+
+
+def memory_child() -> None:
+    path, threads, batch, config = json.loads(sys.argv[1])
+    import numpy as np
+    import torch
+    from torch_pluto import TorchPluto
+
+    torch.set_num_threads(threads)
+    store = Store(path)
+    pluto = TorchPluto(store, decode(AdaptConfig, config, "config", ConfigError))
+    frames = np.full((batch, *store.config.preprocessing.size, 3), 127, np.uint8)
+    for _ in range(2):
+        pluto.step(frames)
+    print(json.dumps([(peak_resident() or 0) - frames.nbytes]), flush=True)
+
+
+def third_graph_child() -> None:
+    path, threads = json.loads(sys.argv[1])
+    import numpy as np
+    from memory import resident
+
+    from pluto_edge.manifest import Bundle
+    from pluto_edge.preprocess import ImageBatch
+    from pluto_edge.runtime.network import Network
+    from pluto_edge.runtime.session import Engine
+    from pluto_edge.runtime.workload import images
+
+    bundle = Bundle(path)
+    network = Network(bundle, Engine.of(bundle.manifest.precision, "cpu", threads))
+    batch = ImageBatch(images(bundle, 1), bundle.manifest.preprocessing)
+    name, module = next(iter(network.modules.items()))
+    network.run(batch, {})
+    before = resident()
+    _ = network.adapt
+    opened = resident()
+    network.gradient(batch, np.array([0]), name, module.exported)
+    print(json.dumps([opened - before, resident() - before]), flush=True)
+
+
+def _run(name: str, where: Path, *arguments: object) -> tuple[float, list[Any]]:
+    return run_child(CODE.format(folder=str(Path(__file__).parent), name=name), where, *arguments)

@@ -1,0 +1,362 @@
+"""The same work by what one would use instead, as ratios within one run.
+
+    python benchmarks/rivals.py store/ bundle/ bundle-int8/
+    python benchmarks/rivals.py --random runs/vits --json rivals.json --plot rivals.png
+
+Steps against eager and compiled torch, a module's forward pass against torch and a plain ONNX session, memory, the
+time to the first prediction, and what a second stream and the gradient graph add. `--random` makes a store of
+random weights (ViT-S/16 at 224, 4 modules) and its bundles first, where they are not there. What each row is:
+docs/performance.md. Sides take turns; nothing is timed before both say the same of a few images.
+"""
+
+import argparse
+import platform
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from math import log
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+import streams
+import torch
+from children import third_graph, torch_memory, torch_start
+from contest import STEP, Agreement, Report, Row, as_text, compare, in_turns, png
+from torch_pluto import ReliableOnly, TorchPluto
+from torch_rival import check_plain, compiled, export_plain, plain_vit, time_limit
+
+from pluto_edge import Runtime
+from pluto_edge._files import whole_folder, write_bytes, write_text
+from pluto_edge._ort import onnxruntime as ort
+from pluto_edge._schema import to_text
+from pluto_edge.config import AdaptConfig
+from pluto_edge.errors import BundleError, ConfigError, ParityError, PlutoError
+from pluto_edge.export.exporter import run_export
+from pluto_edge.export.random_store import make_random_store
+from pluto_edge.manifest import FORWARD, WEIGHTS, Bundle
+from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime import fresh, machine
+from pluto_edge.runtime.bench_cli import check_files
+from pluto_edge.runtime.network import MICRO_BATCH
+from pluto_edge.runtime.session import Engine, Graph, usable_cores
+from pluto_edge.runtime.workload import images, steady
+from pluto_edge.store import Store
+from pluto_edge.tolerances import TRAJECTORY_LOGITS, relative_error
+
+CHECKED = 4  # images on which both sides have to agree
+WARM_UP = 1  # the first step does not know which module to differentiate
+SMALL = 8  # the other batch whose memory is measured
+STREAM_BATCH = 16  # of the two streams: the least that a step does not wait for more frames
+SETTLE = 0.05  # seconds until the threads of the other side have stopped to spin
+TORCH, RELIABLE, COMPILED = "torch", "torch, reliable only", "torch.compile"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path, nargs="?")
+    parser.add_argument("bundles", type=Path, nargs="*", help="exported from the store; the first is the measure")
+    parser.add_argument("--random", type=Path, metavar="DIR", help="a store of random weights and its bundles")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3, help="rounds in which the sides take turns (default: 3)")
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="of each side (default: one per core)")
+    parser.add_argument(
+        "--compile",
+        type=float,
+        default=900,
+        metavar="SECONDS",
+        help="how long torch.compile may take for one graph; 0 leaves it out (default: 900)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON, too")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the times of steps, too")
+    options = parser.parse_args(arguments)
+    try:
+        run(options)
+    except PlutoError as error:
+        print(f"rivals: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run(options: Namespace) -> None:
+    check_files(json=options.json, plot=options.plot)
+    for name, least in (("batch", 2), ("repeats", 1), ("threads", 1)):
+        if getattr(options, name) < least:
+            raise ConfigError(f"--{name}: want at least {least}, got {getattr(options, name)}")
+    if (options.random is None) == (not options.bundles):
+        raise ConfigError("want a store and its bundles, or --random and a folder")
+    store, bundles = random_store(options.random) if options.random else (options.store, options.bundles)
+    rivals = Rivals(Store(store), [Bundle(path) for path in bundles], options)
+    report = rivals.report()
+    if options.json is not None:
+        write_text(options.json, to_text(report))
+    if options.plot is not None:
+        write_bytes(options.plot, png(report))
+    print(as_text(report))
+
+
+def random_store(folder: Path) -> tuple[Path, list[Path]]:
+    """What is there already is left alone."""
+    store, bundles = folder / "store", [folder / "bundle", folder / "bundle-int8"]
+    if not store.exists():
+        with whole_folder(store) as partial:
+            make_random_store(partial)
+    for path, precision in zip(bundles, ("fp32", "int8"), strict=True):
+        if not path.exists():
+            run_export(store, path, precision=precision)  # type: ignore[arg-type]
+    return store, bundles
+
+
+def check_belongs(bundle: Bundle, store: Store) -> None:
+    """A bundle of this store, and of a precision that CPUs are for."""
+    manifest, config = bundle.manifest, store.config
+    same = {
+        "backbone": manifest.architecture == config.backbone.architecture,
+        "modules": manifest.names == store.names and manifest.dims == config.dims,
+        "preprocessing": manifest.preprocessing == config.preprocessing,
+        "classes": manifest.classes == config.classes,
+    }
+    if all(same.values()):
+        pairs = [(bundle.load_module(n).tensors, store.load_module(n).tensors) for n in store.names]
+        same["modules' weights"] = all(_equal(*pair) for pair in pairs)
+        same["selector"] = _equal(bundle.load_selector().tensors, store.load_selector().tensors)
+    wrong = [what for what, equal in same.items() if not equal]
+    if wrong:
+        raise BundleError(
+            f"{bundle.path}: not exported from {store.path}, the {' and '.join(wrong)} differ; "
+            f"export again: pluto-export --modules {store.path} --out {bundle.path}"
+        )
+    if manifest.precision == "fp16":
+        raise BundleError(f"{bundle.path}: fp16 is for CUDA; compare fp32 and int8 bundles here")
+
+
+def _equal(bundled: Any, stored: Any) -> bool:
+    """The bundle has every tensor of the store (it also has the backbone's affines where a module has none)."""
+    return all(name in bundled and np.array_equal(bundled[name], value) for name, value in stored.items())
+
+
+def labels(bundles: Sequence[Bundle]) -> list[str]:
+    """By precision, with the folder where that is not enough."""
+    short = [f"pluto-edge {b.manifest.precision}" for b in bundles]
+    return [s if short.count(s) == 1 else f"{s} ({b.path})" for s, b in zip(short, bundles, strict=True)]
+
+
+def milliseconds(call: Callable[[], object]) -> Callable[[], float]:
+    def timed() -> float:
+        sleep(SETTLE)
+        start = perf_counter()
+        call()
+        return 1e3 * (perf_counter() - start)
+
+    return timed
+
+
+class Rivals:
+    """A store's bundles on one side, torch on the other; each method is a group of rows."""
+
+    def __init__(self, store: Store, bundles: Sequence[Bundle], options: Namespace) -> None:
+        for bundle in bundles:
+            check_belongs(bundle, store)
+        self.store, self.options = store, options
+        self.bundles = dict(zip(labels(bundles), bundles, strict=True))
+        self.batch, self.threads = options.batch, options.threads
+        torch.set_num_threads(self.threads)
+        # every step the same, and what is the paper's: all modules blended, no re-centring
+        self.config = replace(steady(store.config.adaptation), sam="batch", top_m=None, recentre=0.0)
+        self.frames = images(bundles[0], self.batch)
+        self.torch = TorchPluto(store, self.config)
+        self.reliable = ReliableOnly(store, self.config)
+        self.compiled = compiled(store, self.config) if options.compile else None
+        self.trouble = ""  # why torch.compile is out
+
+    def report(self) -> Report:
+        started, load = datetime.now(UTC).isoformat(timespec="seconds"), machine.load_average()
+        engine = Engine("cpu", self.threads)
+        peak = machine.measure_peak(engine)
+        agreements = tuple(self.agreement(who, bundle) for who, bundle in self.bundles.items())
+        rows = (*self.steps(), *self.forward(engine), *self.memory(), *self.start(), *self.added())
+        after = machine.measure_peak(engine)
+        manifest = next(iter(self.bundles.values())).manifest
+        return Report(
+            store=str(self.store.path),
+            architecture=manifest.architecture,
+            modules=len(manifest.modules),
+            tokens=manifest.tokens,
+            batch=self.batch,
+            repeats=self.options.repeats,
+            threads=self.threads,
+            busy=(
+                *(f"before: {reason}" for reason in machine.busy(engine, load, peak)),
+                *(f"after: {reason}" for reason in machine.busy(engine, None, after)),
+            ),
+            load=load,
+            peak=peak,
+            agreements=agreements,
+            machine=f"{platform.system()} {platform.machine()}",
+            versions={"onnxruntime": ort.__version__, "torch": torch.__version__, "timm": version("timm")},
+            started=started,
+            rows=rows,
+        )
+
+    def agreement(self, who: str, bundle: Bundle) -> Agreement:
+        """Raises where an fp32 bundle does not say what torch says."""
+        few = self.frames[:CHECKED]
+        want = self.torch.step(few)
+        with self._open(bundle, self.config) as runtime:
+            got = runtime.step(few)
+        error, same_top = relative_error(got.logits, want["logits"]), got.selected[0] == want["top"]
+        if bundle.manifest.precision == "fp32" and (error > TRAJECTORY_LOGITS or not same_top):
+            raise ParityError(
+                f"{bundle.path} and torch do not compute the same, so nothing was timed: logits differ by "
+                f"{error:.1e} (tolerance {TRAJECTORY_LOGITS:.0e}), top module {got.selected[0]} and {want['top']}"
+            )
+        return Agreement(who, str(bundle.path), bundle.manifest.precision, error, same_top)
+
+    def steps(self) -> list[Row]:
+        half = replace(self.config, filter=True, entropy_margin=self._median_margin())
+        return [
+            *self._steps(f"{STEP}every image reliable", self.config, {TORCH: self.torch}),
+            *self._steps(f"{STEP}half reliable", half, {TORCH: self.torch, RELIABLE: self.reliable}),
+        ]
+
+    def _median_margin(self) -> float:
+        """The threshold, as a share of ln K, that the top module is below on half of the images."""
+        self.torch.config = replace(self.config, sam=None)
+        low, high = np.sort(self.torch.step(self.frames)["entropy"])[self.batch // 2 - 1 :][:2]
+        return float((low + high) / 2 / log(len(self.store.config.classes)))
+
+    def _steps(self, what: str, config: AdaptConfig, rivals: dict[str, TorchPluto]) -> list[Row]:
+        runtimes = {who: self._open(bundle, config) for who, bundle in self.bundles.items()}
+        notes = {}
+        for side in rivals.values():
+            side.config = config
+        if self.compiled is not None:
+            self.compiled.config = config
+            notes[COMPILED] = self._compile()
+            if not self.trouble:
+                rivals = {**rivals, COMPILED: self.compiled}
+        sides = {who: self._step(side) for who, side in {**runtimes, **rivals}.items()}
+        values = in_turns(what, sides, self.options.repeats, WARM_UP)
+        events = {who: runtime.events[-1] for who, runtime in runtimes.items()}
+        for who, event in events.items():
+            if event.kind != "step" or not event.guessed:
+                raise PlutoError(f"{who}: its last step was not a whole one ({event.kind}: {event.reason})")
+        reliable = {who: e.reliable for who, e in events.items()} | {w: s.reliable for w, s in rivals.items()}
+        return compare(what, self.batch, "ms", values, reliable=reliable, notes=notes) + self._failed(what)
+
+    def _step(self, side: Runtime | TorchPluto) -> Callable[[], float]:
+        return milliseconds(lambda: side.step(self.frames))
+
+    def _compile(self) -> str:
+        """A first step of the compiled side; says how long it took, or what went wrong."""
+        assert self.compiled is not None
+        start = perf_counter()
+        if not self.trouble:
+            print(f"torch.compile, {self.options.compile:g} s at the most", file=sys.stderr, flush=True)
+            try:
+                with time_limit(self.options.compile):
+                    self.compiled.step(self.frames)
+            except Exception as error:  # inductor wraps a compiler's errors in dozens of its own
+                lines = str(error).strip().splitlines() or [type(error).__name__]
+                self.trouble = f"did not work: {type(error).__name__}: {lines[0]}"
+        return self.trouble or f"compiled in {perf_counter() - start:.0f} s"
+
+    def _failed(self, what: str) -> list[Row]:
+        """A row that says why torch.compile is out, if it is."""
+        return [Row(what, self.batch, COMPILED, "ms", note=self.trouble)] if self.trouble else []
+
+    def forward(self, engine: Engine) -> list[Row]:
+        """One module's logits from embedded tokens; sessions in the runtime's micro-batches."""
+        what, module = "forward, one module", self.torch.modules[self.store.names[0]]
+        prepared = ImageBatch(self.frames, self.store.config.preprocessing)
+        with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+            tokens = self.torch.vit.embed(torch.from_numpy(prepared[: self.batch]))[0]
+            sides: dict[str, Callable[[], object]] = {
+                who: self._bundled(bundle, engine, tokens) for who, bundle in self.bundles.items()
+            }
+            parts = tokens.split(MICRO_BATCH)
+            sides[TORCH] = lambda: self.torch.vit.logits(tokens, module)
+            sides[f"torch, {MICRO_BATCH} at a time"] = lambda: [self.torch.vit.logits(t, module) for t in parts]
+            if self.compiled is not None and not self.trouble:
+                fast = self.compiled.vit.logits
+                sides[COMPILED] = lambda: fast(tokens, module)
+            sides |= self._plain(engine, tokens, Path(folder) / "plain.onnx")
+            timed = {who: milliseconds(call) for who, call in sides.items()}
+            rows = compare(what, self.batch, "ms", in_turns(what, timed, self.options.repeats, WARM_UP))
+        return rows + self._failed(what)
+
+    def _bundled(self, bundle: Bundle, engine: Engine, tokens: torch.Tensor) -> Callable[[], object]:
+        graph = engine.open(bundle.file(FORWARD))
+        tensors = bundle.load_module(self.store.names[0]).tensors
+        module = {n: engine.tensor(v) for n, v in tensors.items() if n in graph.inputs}
+        return self._pieces(graph, engine, tokens, module)
+
+    def _plain(self, engine: Engine, tokens: torch.Tensor, file: Path) -> dict[str, Callable[[], object]]:
+        """torch's own export, with the runtime's session options and with ONNX Runtime's."""
+        vit, prompted = plain_vit(self.torch, tokens)
+        export_plain(vit, prompted, file)
+        defaults = ort.SessionOptions()
+        defaults.intra_op_num_threads = self.threads
+        session = ort.InferenceSession(file, defaults, providers=engine.providers)
+        graphs = {"plain session": engine.open(file), "plain session, prepacked": Graph(session, engine.device)}
+        for graph in graphs.values():
+            check_plain(vit, graph, prompted[:CHECKED], engine.tensor(prompted[:CHECKED].numpy()))
+        return {who: self._pieces(graph, engine, prompted, {}) for who, graph in graphs.items()}
+
+    def _pieces(
+        self, graph: Graph, engine: Engine, tokens: torch.Tensor, inputs: dict[str, Any]
+    ) -> Callable[[], object]:
+        pieces = [{"tokens": engine.tensor(part.numpy()), **inputs} for part in tokens.split(MICRO_BATCH)]
+        return lambda: [graph(piece) for piece in pieces]
+
+    def memory(self) -> list[Row]:
+        rows = []
+        for batch in sorted({min(SMALL, self.batch), self.batch}):
+            sides: dict[str, Callable[[], float]] = {
+                who: self._peak(bundle, batch) for who, bundle in self.bundles.items()
+            }
+            sides[TORCH] = lambda n=batch: torch_memory(self.store.path, self.threads, n, self.config) / 1e6
+            what = "peak resident memory of steps, without the images"
+            rows += compare(what, batch, "MB", in_turns(what, sides, 1))
+        return rows
+
+    def _peak(self, bundle: Bundle, batch: int) -> Callable[[], float]:
+        return lambda: (fresh.peak_memory(bundle.path, "cpu", self.threads, batch).step or 0) / 1e6
+
+    def start(self) -> list[Row]:
+        """New processes, in turns; files were read before."""
+        what = "from nothing to the first prediction"
+        sides: dict[str, Callable[[], float]] = {who: self._start(b) for who, b in self.bundles.items()}
+        sides[TORCH] = lambda: torch_start(self.store.path, self.threads).total
+        return compare(what, 1, "ms", in_turns(what, sides, self.options.repeats))
+
+    def _start(self, bundle: Bundle) -> Callable[[], float]:
+        return lambda: fresh.cold_start(bundle.path, "cpu", self.threads).total
+
+    def added(self) -> list[Row]:
+        """What more of the same adds to a process, over the bytes of the weights."""
+        rows = []
+        for who, bundle in self.bundles.items():
+            cameras = Namespace(bundle=str(bundle.path), cameras=2, batch=STREAM_BATCH, frames=None, fps=None)
+            second = streams.child(cameras, "memory")[-1][-1]
+            opened, run_once = third_graph(bundle.path, self.threads)
+            values = {
+                "weights file": [bundle.manifest.files[WEIGHTS].size / 1e6],
+                f"second stream that learned, batches of {STREAM_BATCH}": [second],
+                "gradient graph, open": [opened],
+                "gradient graph, after an image": [run_once],
+            }
+            rows += compare(f"resident memory added, {who}", None, "MB", values)
+        return rows
+
+    def _open(self, bundle: Bundle, config: AdaptConfig) -> Runtime:
+        return Runtime(bundle.path, "cpu", self.threads, config=config, verify=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""benchmarks/rivals.py: both sides do the same, the rows are there, and what cannot be compared is refused."""
+
+import json
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from time import sleep
+
+import numpy as np
+import pytest
+import rivals
+import torch
+from contest import compare, in_turns
+from PIL import Image
+from torch_pluto import ReliableOnly, TorchPluto
+from torch_rival import time_limit
+
+from pluto_edge import AdaptConfig
+from pluto_edge.errors import BundleError
+from pluto_edge.manifest import Bundle
+from pluto_edge.runtime import machine
+from pluto_edge.store import Store
+from pluto_edge.tolerances import GRADIENT, LOGITS_INT8, TRAJECTORY_LOGITS, relative_error
+
+BATCH = 6
+OPTIONS = Namespace(batch=BATCH, repeats=1, threads=1, compile=0.0)
+
+
+@pytest.fixture(autouse=True)
+def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "SIZES", (16,))
+    monkeypatch.setattr(machine, "SECONDS", 0.0)
+    monkeypatch.setattr(machine, "load_average", lambda: 1e3)
+
+
+def test_the_command(
+    make_store: Callable[..., Store],
+    make_bundle: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found, picture = tmp_path / "rivals.json", tmp_path / "rivals.png"
+    bundles = [str(make_bundle(precision=precision)) for precision in ("fp32", "int8")]
+    arguments = [str(make_store().path), *bundles, "--batch", str(BATCH), "--repeats", "1", "--threads", "1"]
+    assert rivals.main([*arguments, "--compile", "0", "--json", str(found), "--plot", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert "warning: the machine is busy, ratios may be off: before: the load average was" in out
+    assert Image.open(BytesIO(picture.read_bytes())).size == (1200, 504)
+
+    report = json.loads(found.read_text())
+    exact, rough = report["agreements"]
+    assert exact["error"] < TRAJECTORY_LOGITS and exact["same_top"] and rough["error"] < LOGITS_INT8
+    sides: dict[str, list[str]] = {}
+    for row in report["rows"]:
+        sides.setdefault(row["what"], []).append(row["who"])
+        assert row["median"] == row["values"][0] and row["ratio"] is not None and row["note"] == ""
+    ours, added = ["pluto-edge fp32", "pluto-edge int8"], "resident memory added, pluto-edge "
+    sessions = ["plain session", "plain session, prepacked"]
+    assert sides == {
+        "step: every image reliable": [*ours, "torch"],
+        "step: half reliable": [*ours, "torch", "torch, reliable only"],
+        "forward, one module": [*ours, "torch", "torch, 8 at a time", *sessions],
+        "peak resident memory of steps, without the images": [*ours, "torch"],
+        "from nothing to the first prediction": [*ours, "torch"],
+        f"{added}fp32": sides[f"{added}fp32"],
+        f"{added}int8": sides[f"{added}fp32"],
+    }
+    assert len(sides[f"{added}fp32"]) == 4
+    reliable = {
+        (r["what"].partition(": ")[2], r["who"]): r["reliable"]
+        for r in report["rows"]
+        if r["reliable"] is not None and "int8" not in r["who"]
+    }
+    assert set(reliable.values()) == {BATCH, BATCH // 2}
+    assert all((count == BATCH // 2) == (what == "half reliable") for (what, _), count in reliable.items())
+
+
+@pytest.mark.parametrize("other", ["modules", "weights"])
+def test_a_bundle_of_another_store_is_refused(
+    make_store: Callable[..., Store],
+    make_bundle: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    other: str,
+) -> None:
+    store = make_store(modules=2)
+    if other == "weights":
+        from conftest import tiny_store
+
+        store = tiny_store(tmp_path / "store", seed=1)
+    assert rivals.main([str(store.path), str(make_bundle())]) == 2
+    said = capsys.readouterr().err
+    assert "not exported from" in said and "pluto-export --modules" in said
+    assert "modules differ" in said if other == "modules" else "modules' weights and selector differ" in said
+
+
+def test_what_does_not_compute_the_same_is_not_timed(
+    make_store: Callable[..., Store], make_bundle: Callable[..., Path]
+) -> None:
+    sides = rivals.Rivals(make_store(), [Bundle(make_bundle())], OPTIONS)
+    sides.torch.modules["domain-0"]["head_bias"] = sides.torch.modules["domain-0"]["head_bias"] + 1
+    with pytest.raises(rivals.ParityError, match="nothing was timed: logits differ"):
+        sides.report()
+
+
+def test_a_compiler_that_fails_is_a_row(
+    make_store: Callable[..., Store], make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(TorchPluto):
+        def step(self, images: np.ndarray) -> dict[str, object]:
+            raise RuntimeError("no compiler\nand a long story")
+
+    monkeypatch.setattr(rivals, "compiled", Broken)
+    sides = rivals.Rivals(make_store(), [Bundle(make_bundle())], Namespace(**{**vars(OPTIONS), "compile": 9.0}))
+    rows = [row for row in sides.steps() if row.who == "torch.compile"]
+    assert len(rows) == 2 and {row.median for row in rows} == {None}
+    assert {row.note for row in rows} == {"did not work: RuntimeError: no compiler"}
+
+
+def test_a_compiler_that_takes_too_long_is_stopped() -> None:
+    with pytest.raises(TimeoutError, match=r"not ready after 0\.01 s"), time_limit(0.01):
+        sleep(60)
+
+
+def test_reliable_only_is_the_same_step(make_store: Callable[..., Store], frames: np.ndarray) -> None:
+    store = make_store()
+    entropy = TorchPluto(store, AdaptConfig(sam=None)).step(frames)["entropy"]
+    margin = float(np.sort(entropy)[3:5].mean() / np.log(len(store.config.classes)))
+    config = AdaptConfig(entropy_margin=margin, ln_lr=0.05)
+    start, whole, part = (kind(store, config) for kind in (TorchPluto, TorchPluto, ReliableOnly))
+    want, got = whole.step(frames), part.step(frames)
+    assert whole.reliable == part.reliable == 4
+    for key in ("ln_scale", "ln_bias"):
+        before, after, same = (side.modules[want["top"]][key] for side in (start, whole, part))
+        assert not torch.equal(after, before)
+        assert relative_error(same - before, after - before) < GRADIENT
+    assert got["top"] == want["top"]
+    none = ReliableOnly(store, replace(config, entropy_margin=1e-9))
+    none.step(frames)
+    assert none.reliable == 0
+
+
+def test_torch_is_not_held_back(make_store: Callable[..., Store]) -> None:
+    vit = TorchPluto(make_store(), AdaptConfig()).vit.vit
+    assert not any(parameter.requires_grad for parameter in vit.parameters())  # or autograd would want more
+    assert all(block.attn.fused_attn for block in vit.blocks) and not vit.training
+
+
+def test_sides_take_turns_and_ratios_are_of_rounds() -> None:
+    order: list[str] = []
+
+    def side(name: str, values: list[float]) -> Callable[[], float]:
+        waiting = iter(values)
+        return lambda: order.append(name) or next(waiting)  # type: ignore[func-returns-value]
+
+    sides = {"a": side("a", [9, 1, 2, 4]), "b": side("b", [9, 3, 4, 16])}
+    values = in_turns("x", sides, rounds=3, warm_up=1)
+    assert order == list("ab" * 4)
+    first, second = compare("x", 1, "ms", values, notes={"b": "slow"})
+    assert (first.median, first.ratio, first.spread) == (2, 1, 1.5)
+    assert (second.median, second.ratio, second.note) == (4, 3, "slow")  # 3, 2 and 4 times as long
+
+
+def test_fp16_is_refused(make_store: Callable[..., Store], make_bundle: Callable[..., Path]) -> None:
+    with pytest.raises(BundleError, match="fp16 is for CUDA"):
+        rivals.check_belongs(Bundle(make_bundle(precision="fp16")), make_store())
