@@ -15,7 +15,7 @@ from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import flops, fresh, machine, selector
 from pluto_edge.runtime.flops import Flops
-from pluto_edge.runtime.network import MICRO_BATCH, MICRO_BATCH_ADAPT, Network
+from pluto_edge.runtime.network import Network
 from pluto_edge.runtime.session import Engine, Graph, Tensor
 from pluto_edge.runtime.workload import images, open_runtime
 from pluto_edge.version import WRITER
@@ -246,10 +246,11 @@ class Workbench:
         """What a prediction and a step are made of, each for `batch` images; graphs with one module."""
         prepared = ImageBatch(images(self._bundle, batch), self._bundle.manifest.preprocessing)
         names = self._bundle.manifest.names[: self._plan.modules[-1]]
-        passed, weights = self._network.run(prepared, {}, names), self._network.selector
+        network = self._network
+        passed, weights = network.run(prepared, {}, names), network.selector
 
         def prepare() -> None:
-            for size in micro_batches(batch, MICRO_BATCH):
+            for size in micro_batches(batch, network.micro_batch):
                 _ = prepared[:size]
 
         def select() -> None:
@@ -260,9 +261,9 @@ class Workbench:
         embed, forward, adapt = (
             self._graph(graph, prepared, step, embedded=graph is not self._embed)
             for graph, step in (
-                (self._embed, MICRO_BATCH),
-                (self._forward, MICRO_BATCH),
-                (self._network.adapt, MICRO_BATCH_ADAPT),
+                (self._embed, network.micro_batch),
+                (self._forward, network.micro_batch),
+                (network.adapt, network.micro_batch_adapt),
             )
         )
         return [

@@ -88,6 +88,7 @@ class Learner:
                 judged.state,
                 steps=before.steps + 1,
                 samples=before.samples + len(batch),
+                reliable=proposal.reliable / len(batch),
                 rollbacks=before.rollbacks + (judged.kind == "rollback"),
             )
             with self._lock:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pluto_edge.errors import ConfigError, StoreError
-from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle
+from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle, Manifest
 from pluto_edge.modules import LN_BIAS, LN_SCALE, LOGIT_MEANS, Module
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.gate import Gate
@@ -19,8 +19,11 @@ from pluto_edge.store import read_module, read_module_config
 
 Array = NDArray[np.float32]
 
-MICRO_BATCH = 8  # images in flight: peak memory does not grow with the batch
-MICRO_BATCH_ADAPT = 4  # the gradient keeps every block's activations
+# Images go through the graphs in pieces of about so many values (tokens times width): enough for a matrix product
+# to be fast, few enough to stay in cache, and peak memory does not grow with the batch (docs/performance.md).
+FORWARD_VALUES = 640_000
+ADAPT_VALUES = 320_000  # the gradient keeps every block's activations
+MOST_IMAGES = 64
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class Network:
         self._adapt: Graph | None = None
         self._lock = threading.Lock()
         self.gate = Gate()
+        self.micro_batch = micro_batch(bundle.manifest, FORWARD_VALUES)
+        self.micro_batch_adapt = micro_batch(bundle.manifest, ADAPT_VALUES)
         self.selector = bundle.load_selector()  # as exported
         modules = [bundle.load_module(name) for name in bundle.manifest.names]
         self.modules: Mapping[str, Loaded] = {m.name: self._place(m) for m in modules}
@@ -139,12 +144,12 @@ class Network:
         loaded = self.modules
         modules = {n: m for n, m in loaded.items() if names is None or n in names}
         used = {n: affines.get(n, m.exported) for n, m in modules.items()}
-        logits = {n: np.concatenate([p.of(n) for p in seen]) for n in modules if _hold(seen, n, used[n])}
+        logits = {n: np.concatenate([p.of(n) for p in seen]) for n in modules if hold(seen, n, used[n])}
         missing = [n for n in modules if n not in logits or n == differentiate]
         x_hat = [p.x_hat for p in seen]
         rows: dict[str, list[Array]] = {n: [] for n in missing}
         gradients = []
-        step = MICRO_BATCH_ADAPT if differentiate else MICRO_BATCH
+        step = self.micro_batch_adapt if differentiate else self.micro_batch
         for tokens, x in self._embedded(batch, None, step) if missing else ():
             for name in missing:
                 inputs = self._inputs(tokens, modules[name], used[name])
@@ -178,7 +183,7 @@ class Network:
         module = self.modules[name]
         parts = [
             self._gradient(self._inputs(tokens, module, affines), threshold)
-            for tokens, _ in self._embedded(batch, samples, MICRO_BATCH_ADAPT)
+            for tokens, _ in self._embedded(batch, samples, self.micro_batch_adapt)
         ]
         return _combine(parts, threshold)
 
@@ -214,7 +219,14 @@ class Network:
         return Loaded(fixed, exported, module.tensors.get(LOGIT_MEANS))
 
 
-def _hold(seen: Sequence[Pass], name: str, affines: Affines) -> bool:
+def micro_batch(manifest: Manifest, values: int) -> int:
+    """Images that go through a graph at a time."""
+    dims = manifest.dims
+    tokens = manifest.tokens + (dims.size if dims.kind == "vpt" else 0)
+    return min(max(values // (tokens * dims.width), 1), MOST_IMAGES)
+
+
+def hold(seen: Sequence[Pass], name: str, affines: Affines) -> bool:
     """Whether all of `seen` had this module with these very affines."""
     return bool(seen) and all(name in p.names and p.affines[p.names.index(name)] is affines for p in seen)
 

@@ -71,8 +71,10 @@ class Engine:
         options = ort.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
-        # Idle threads that spin would take the cores from preprocessing and from the next graph.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # Threads wait for the next operator awake, and go to sleep when the graph is done: spinning between runs
+        # would take the cores from preprocessing and from the next graph.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         # Weights stay mapped from the file, where all graphs share them (docs/performance.md has the price).
         options.add_session_config_entry("session.disable_prepacking", "1")
         return options

@@ -83,6 +83,7 @@ class State:
         centre: running means of logits and predictions, for re-centring.
         standing: with many modules, each one's mean weight where it last ran, oldest first; not saved.
         top: the module that weighed most in the last batch: the guess for the next one.
+        reliable: share of the last batch that was; not saved.
         labels: recent predictions, for the guard.
         evidence: of recent suspicious images, label and entropy as adapted and as exported.
         average: SAR's moving average of the entropy.
@@ -97,6 +98,7 @@ class State:
     centre: Centre = field(default_factory=Centre)
     standing: Mapping[str, float] = field(default_factory=dict)
     top: str | None = None
+    reliable: float = 1.0
     labels: tuple[int, ...] = ()
     evidence: tuple[tuple[int, int, float, float], ...] = ()
     average: float | None = None

@@ -61,7 +61,7 @@ def test_the_command(
     assert sides == {
         "step: every image reliable": [*ours, "torch"],
         "step: half reliable": [*ours, "torch", "torch, reliable only"],
-        "forward, one module": [*ours, "torch", "torch, 8 at a time", *sessions],
+        "forward, one module": [*ours, "torch", "torch, 64 at a time", *sessions],
         "peak resident memory of steps, without the images": [*ours, "torch"],
         "from nothing to the first prediction": [*ours, "torch"],
         f"{added}fp32": sides[f"{added}fp32"],

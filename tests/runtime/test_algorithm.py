@@ -1,6 +1,8 @@
 """The step against an independent torch implementation, batch after batch."""
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +15,7 @@ from torch_pluto import TorchPluto, entropy_of
 from pluto_edge import AdaptConfig, Runtime, tolerances
 from pluto_edge.export.torch_vit import TorchSelector
 from pluto_edge.modules import Kind, SelectorWeights
-from pluto_edge.runtime import network as network_module
-from pluto_edge.runtime import selector
+from pluto_edge.runtime import algorithm, selector
 from pluto_edge.store import Store
 from pluto_edge.tolerances import relative_error
 
@@ -130,9 +131,47 @@ def test_a_right_guess_changes_nothing_but_time(make_bundle: Callable[..., Path]
     assert right > 0
 
 
-def test_gradients_add_up_over_micro_batches(
-    make_bundle: Callable[..., Path], frames: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_reliable_samples_are_not_guessed_for(make_bundle: Callable[..., Path]) -> None:
+    """Where most samples are filtered out, or logits are known already, the gradient is computed for the reliable
+    ones alone."""
+    images = np.random.default_rng(5).integers(0, 256, (BATCH, 44, 36, 3), dtype=np.uint8)
+    runtime = Runtime(make_bundle("vpt", 5), config=replace(CONFIGS["batch"], ln_lr=0.0, selector_lr=0.0))
+    runtime.step(images)
+    logits = runtime._network.run(runtime._batch(images), {}).of(runtime._learner.state.top)
+    middle = float(np.median(selector.entropy(selector.softmax(logits))))
+    runtime._learner.config = replace(runtime.config, filter=True, entropy_margin=middle / np.log(logits.shape[1]))
+    learner, batch = runtime._learner, runtime._batch(images)
+    calls = count_images(runtime)
+    top, names = learner.state.top, runtime.modules
+    assert top is not None
+    config, network = runtime.config, runtime._network
+    assert algorithm.guess_top(network, replace(learner.state, reliable=0.6), names, config, ()) == top
+    assert algorithm.guess_top(network, replace(learner.state, reliable=0.5), names, config, ()) is None
+    _, seen = learner.predict(batch)
+    assert algorithm.guess_top(network, replace(learner.state, reliable=1.0), names, config, (seen,)) is None
+    learner.state = replace(learner.state, reliable=0.0)
+    calls.clear()
+    runtime.step(images)
+    event = runtime.events[-1]
+    assert not event.guessed
+    assert 0 < event.reliable < BATCH
+    assert calls["adapt"] == 2 * event.reliable
+
+
+def count_images(runtime: Runtime) -> Counter[str]:
+    """How many images went through the gradient graph."""
+    calls: Counter[str] = Counter()
+    graph = runtime._network.adapt
+
+    def counted(inputs):
+        calls["adapt"] += inputs["tokens"].shape()[0]
+        return graph(inputs)
+
+    runtime._network._adapt = counted
+    return calls
+
+
+def test_gradients_add_up_over_micro_batches(make_bundle: Callable[..., Path], frames: np.ndarray) -> None:
     """Sum and count, not mean of means: micro-batches with different numbers of reliable samples."""
     runtime = Runtime(make_bundle())
     network, batch = runtime._network, runtime._batch(frames)
@@ -140,11 +179,11 @@ def test_gradients_add_up_over_micro_batches(
     exported = network.modules["domain-0"].exported
     entropies = network.gradient(batch, whole, "domain-0", exported).entropy
     threshold = float(np.sort(entropies)[4:6].mean())
-    monkeypatch.setattr(network_module, "MICRO_BATCH_ADAPT", 100)
+    network.micro_batch_adapt = 100
     want = network.gradient(batch, whole, "domain-0", exported, threshold)
     assert len(want.reliable) == 5
     for size in (1, 2, 3):
-        monkeypatch.setattr(network_module, "MICRO_BATCH_ADAPT", size)
+        network.micro_batch_adapt = size
         got = network.gradient(batch, whole, "domain-0", exported, threshold)
         np.testing.assert_array_equal(got.reliable, want.reliable)
         assert relative_error(got.affines.scale, want.affines.scale) < tolerances.GRADIENT

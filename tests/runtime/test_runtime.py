@@ -19,7 +19,6 @@ from pluto_edge.export.backbone import load_backbone
 from pluto_edge.export.torch_vit import TorchSelector, TorchViT
 from pluto_edge.modules import Kind
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime import network as network_module
 from pluto_edge.store import Store
 
 LOGITS_ABSOLUTE = 1e-4  # what the project promises of predictions, in logits
@@ -77,13 +76,11 @@ def test_predicting_changes_nothing(make_bundle: Callable[..., Path], frames: np
     np.testing.assert_array_equal(runtime.predict(frames).logits, first.logits)
 
 
-def test_micro_batches_do_not_show(
-    make_bundle: Callable[..., Path], frames: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_micro_batches_do_not_show(make_bundle: Callable[..., Path], frames: np.ndarray) -> None:
     runtime = Runtime(make_bundle())
     want = runtime.predict(frames)
     for size in (1, 3, 64):
-        monkeypatch.setattr(network_module, "MICRO_BATCH", size)
+        runtime._network.micro_batch = size
         np.testing.assert_allclose(runtime.predict(frames).logits, want.logits, atol=1e-5)
 
 
