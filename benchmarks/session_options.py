@@ -1,8 +1,9 @@
-"""What prepacked weights and spinning threads are worth, as ratios within one run.
+"""What prepacked weights and threads that spin within a graph are worth, as ratios within one run.
 
     python benchmarks/session_options.py bundle/ [another-bundle/ ...]
 
-Each variant runs in a process of its own (memory is counted), in turn, several rounds, and the best counts.
+Steps of 16 images with all modules. Each variant runs in a process of its own (memory is counted), in turn, several
+rounds, and the best counts.
 """
 
 import argparse
@@ -15,9 +16,11 @@ from pluto_edge._text import table
 
 CHILD = """
 import json, sys, time
-import numpy as np
+from pluto_edge.manifest import Bundle
 from pluto_edge.runtime import session
-bundle, prepack, spin = sys.argv[1], sys.argv[2], sys.argv[3]
+from pluto_edge.runtime.fresh import peak_resident
+from pluto_edge.runtime.workload import images, open_runtime
+bundle, prepack, spin = Bundle(sys.argv[1], False), sys.argv[2], sys.argv[3]
 original = session.Engine._options
 def options(self):
     o = original(self)
@@ -25,17 +28,14 @@ def options(self):
     o.add_session_config_entry("session.intra_op.allow_spinning", spin)
     return o
 session.Engine._options = options
-from pluto_edge import Runtime
-frames = np.random.default_rng(0).integers(0, 256, (8, 224, 224, 3), dtype=np.uint8)
-runtime = Runtime(bundle, verify=False)
-pages = int(open("/proc/self/statm").read().split()[1])
-runtime.predict(frames)
-seconds = []
-for _ in range(3):
-    start = time.perf_counter()
-    runtime.predict(frames)
-    seconds.append(time.perf_counter() - start)
-print(json.dumps([min(seconds), pages * 4096 / 1e6]))
+frames = images(bundle, 16)
+with open_runtime(bundle, "cpu", None) as runtime:
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        runtime.step(frames)
+        seconds.append(time.perf_counter() - start)
+print(json.dumps([min(seconds[2:]), peak_resident() / 1e6]))
 """
 
 
@@ -56,8 +56,8 @@ def main() -> None:
             ("yes" if p == "1" else "no", "yes" if s == "1" else "no", f"{base / t:.2f}", f"{mb:.0f}")
             for (p, s), (t, mb) in best.items()
         ]
-        print(f"{bundle}: a batch of 8 in {base:.2f} s without either")
-        print(table(("prepacked", "spinning", "times as fast", "MB when open"), rows, right=(2, 3)), "\n")
+        print(f"{bundle}: a step of 16 in {base:.2f} s without either")
+        print(table(("prepacked", "spinning", "times as fast", "peak MB"), rows, right=(2, 3)), "\n")
 
 
 if __name__ == "__main__":
