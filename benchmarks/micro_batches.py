@@ -2,8 +2,8 @@
 
     python benchmarks/micro_batches.py bundle/ [another-bundle/ ...] --batch 64
 
-Each size runs in a process of its own, since its peak of memory is counted; `*` marks what the runtime chooses for the
-bundle (FORWARD_VALUES and ADAPT_VALUES in runtime/network.py).
+Each size runs in a process of its own, since its peak of memory is counted; `*` marks what the runtime chooses for
+the bundle (FORWARD_VALUES and ADAPT_VALUES in runtime/network.py).
 """
 
 import argparse
