@@ -1,18 +1,19 @@
-"""Processes that rivals.py starts: torch from nothing to a prediction, torch's memory, and a third graph's.
+"""Processes that rivals.py starts: our steps, torch from nothing to a prediction, torch's memory, a third graph's.
 
 Each imports no more than what it measures.
 """
 
 import json
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 from pluto_edge._schema import decode, encode
 from pluto_edge.config import AdaptConfig
-from pluto_edge.errors import ConfigError
+from pluto_edge.errors import ConfigError, PlutoError
 from pluto_edge.runtime.fresh import Start, peak_resident, run_child
 from pluto_edge.store import Store
 
@@ -34,6 +35,50 @@ def third_graph(bundle: Path, threads: int) -> tuple[float, float]:
     """Resident MB that the gradient graph adds to `embed` and `forward`: once open, and after one image."""
     opened, run = _run("third_graph_child", bundle, threads)[1]
     return opened, run
+
+
+class Steps:
+    """pluto-edge in a process of its own, without torch beside it. A call is a step, and gives its milliseconds."""
+
+    def __init__(self, bundle: Path, threads: int, batch: int, config: AdaptConfig) -> None:
+        code = CODE.format(folder=str(Path(__file__).parent), name="steps_child")
+        arguments = json.dumps([str(bundle), threads, batch, encode(config)])
+        command = [sys.executable, "-c", code, arguments]
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.reliable = 0
+
+    def __call__(self) -> float:
+        assert self._child.stdin is not None and self._child.stdout is not None
+        print(file=self._child.stdin, flush=True)
+        line = self._child.stdout.readline()
+        if not line:
+            raise PlutoError("the process that steps has ended; what it said is above")
+        milliseconds, kind, reason, self.reliable = json.loads(line)
+        if kind != "step":
+            raise PlutoError(f"a step was not a whole one ({kind}: {reason})")
+        return float(milliseconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._child.communicate()
+
+
+def steps_child() -> None:
+    path, threads, batch, config = json.loads(sys.argv[1])
+    from pluto_edge.manifest import Bundle
+    from pluto_edge.runtime.runtime import Runtime
+    from pluto_edge.runtime.workload import images
+
+    frames = images(Bundle(path, False), batch)
+    settings = decode(AdaptConfig, config, "config", ConfigError)
+    runtime = Runtime(path, "cpu", threads, config=settings, verify=False)
+    for _ in sys.stdin:
+        start = perf_counter()
+        runtime.step(frames)
+        took, event = 1e3 * (perf_counter() - start), runtime.events[-1]
+        print(json.dumps([took, event.kind, event.reason, event.reliable]), flush=True)
 
 
 def start_child() -> None:

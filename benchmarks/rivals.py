@@ -15,6 +15,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 import streams
 import torch
-from children import third_graph, torch_memory, torch_start
+from children import Steps, third_graph, torch_memory, torch_start
 from contest import STEP, Agreement, Report, Row, as_text, compare, in_turns, png
 from torch_pluto import ReliableOnly, TorchPluto
 from torch_rival import check_plain, compiled, export_plain, plain_vit, time_limit
@@ -232,7 +233,6 @@ class Rivals:
         return float((low + high) / 2 / log(len(self.store.config.classes)))
 
     def _steps(self, what: str, config: AdaptConfig, rivals: dict[str, TorchPluto]) -> list[Row]:
-        runtimes = {who: self._open(bundle, config) for who, bundle in self.bundles.items()}
         notes = {}
         for side in rivals.values():
             side.config = config
@@ -241,17 +241,15 @@ class Rivals:
             notes[COMPILED] = self._compile()
             if not self.trouble:
                 rivals = {**rivals, COMPILED: self.compiled}
-        sides = {who: self._step(side) for who, side in {**runtimes, **rivals}.items()}
-        values = in_turns(what, sides, self.options.repeats, WARM_UP)
-        events = {who: runtime.events[-1] for who, runtime in runtimes.items()}
-        for who, event in events.items():
-            if event.kind != "step":
-                raise PlutoError(f"{who}: its last step was not a whole one ({event.kind}: {event.reason})")
-        reliable = {who: e.reliable for who, e in events.items()} | {w: s.reliable for w, s in rivals.items()}
+        with ExitStack() as stack:
+            ours = {
+                who: stack.enter_context(Steps(bundle.path, self.threads, self.batch, config))
+                for who, bundle in self.bundles.items()
+            }
+            theirs = {who: milliseconds(lambda side=side: side.step(self.frames)) for who, side in rivals.items()}
+            values = in_turns(what, {**ours, **theirs}, self.options.repeats, WARM_UP)
+        reliable = {who: side.reliable for who, side in {**ours, **rivals}.items()}
         return compare(what, self.batch, "ms", values, reliable=reliable, notes=notes) + self._failed(what)
-
-    def _step(self, side: Runtime | TorchPluto) -> Callable[[], float]:
-        return milliseconds(lambda: side.step(self.frames))
 
     def _compile(self) -> str:
         """A first step of the compiled side; says how long it took, or what went wrong."""
