@@ -15,6 +15,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from contest import in_turns
 
 from pluto_edge import Runtime
 from pluto_edge._text import table
@@ -24,14 +25,13 @@ from pluto_edge.runtime.workload import images, steady
 
 
 class Counted:
-    """A call with its times, and the images that it sends through `forward` and `adapt`."""
+    """A call that gives its seconds, and the images that it sends through `forward` and `adapt`."""
 
     def __init__(self, network: Network, call: Callable[[], object], before: Callable[[], object] = lambda: None):
         self.network, self.call, self.before = network, call, before
-        self.seconds: list[float] = []
         self.images: Counter[str] = Counter()
 
-    def __call__(self) -> None:
+    def __call__(self) -> float:
         self.before()
         self.images = Counter()
         run = self.network._run
@@ -45,8 +45,9 @@ class Counted:
         self.network._run = counted
         start = perf_counter()
         self.call()
-        self.seconds.append(perf_counter() - start)
+        seconds = perf_counter() - start
         del self.network._run
+        return seconds
 
 
 def main() -> None:
@@ -74,10 +75,9 @@ def main() -> None:
         "frame, shortlist": (Counted(quick._network, lambda: quick.predict(frame)), frame_all),
     }
     quick.step(batch)  # the survey
-    for _ in range(1 + options.repeats):  # the first step does not know the top module, and does not count
-        for call, _ in rows.values():
-            call()
-    medians = {call: float(np.median(call.seconds[1:])) for call, _ in rows.values()}
+    calls = {name: call for name, (call, _) in rows.items()}
+    seconds = in_turns("rounds", calls, options.repeats, 1)  # the first step does not know the top module
+    medians = {calls[name]: float(np.median(measured)) for name, measured in seconds.items()}
     print(f"{len(plain.modules)} modules, {options.top_m} blended, batch {options.batch}, probe {config.probe}")
     cells = [
         (

@@ -7,21 +7,20 @@ Each batch size runs in a process of its own. Memory is the process's resident s
 """
 
 import argparse
-import json
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 
 from pluto_edge import AdaptConfig, Runtime
 from pluto_edge._text import table
+from pluto_edge.runtime.fresh import run_child
 
 CHILD = """
 import json, sys, time
 import numpy as np
 from pluto_edge import AdaptConfig, Runtime
 from pluto_edge.runtime.fresh import peak_resident
-bundle, batch = sys.argv[1], int(sys.argv[2])
+bundle, batch = json.loads(sys.argv[1])
 runtime = Runtime(bundle, verify=False, config=AdaptConfig(entropy_margin=1.0, guard=False))
 frames = np.random.default_rng(0).integers(0, 256, (batch, 224, 224, 3), dtype=np.uint8)
 start = time.perf_counter()
@@ -39,15 +38,14 @@ def resident() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle")
+    parser.add_argument("bundle", type=Path)
     parser.add_argument("--batches", type=int, nargs="*", default=[])
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--batch", type=int, default=4)
     options = parser.parse_args()
     rows = []
     for batch in options.batches:
-        command = [sys.executable, "-c", CHILD, options.bundle, str(batch)]
-        peak, seconds, reliable = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        peak, seconds, reliable = run_child(CHILD, options.bundle, batch)[1]
         rows.append((batch, f"{peak:.0f}", f"{seconds:.1f}", reliable))
     if rows:
         print(table(("batch", "peak MB without the frames", "seconds a step", "reliable"), rows, right=range(4)))
@@ -55,7 +53,7 @@ def main() -> None:
         long_run(options.bundle, options.steps, options.batch)
 
 
-def long_run(bundle: str, steps: int, batch: int) -> None:
+def long_run(bundle: Path, steps: int, batch: int) -> None:
     runtime = Runtime(bundle, config=AdaptConfig(entropy_margin=1.0, ln_lr=1e-5, selector_lr=1e-5))
     size = runtime.manifest.preprocessing.size
     rng, rows = np.random.default_rng(0), []

@@ -7,12 +7,11 @@ the bundle (FORWARD_VALUES and ADAPT_VALUES in runtime/network.py).
 """
 
 import argparse
-import json
-import subprocess
-import sys
+from pathlib import Path
 
 from pluto_edge._text import table
 from pluto_edge.manifest import Bundle
+from pluto_edge.runtime.fresh import run_child
 from pluto_edge.runtime.network import ADAPT_VALUES, FORWARD_VALUES, micro_batch
 
 CHILD = """
@@ -22,7 +21,8 @@ import numpy as np
 from pluto_edge.manifest import Bundle
 from pluto_edge.runtime.fresh import peak_resident
 from pluto_edge.runtime.workload import images, open_runtime
-bundle, (batch, forward, adapt) = Bundle(sys.argv[1], False), map(int, sys.argv[2:])
+path, batch, forward, adapt = json.loads(sys.argv[1])
+bundle = Bundle(path, False)
 frames = images(bundle, batch)
 with open_runtime(bundle, "cpu", None) as runtime:
     runtime._network.micro_batch, runtime._network.micro_batch_adapt = forward, adapt
@@ -40,7 +40,7 @@ print(json.dumps([step, predict, (peak_resident() - frames.nbytes) / 1e6]))
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundles", nargs="+")
+    parser.add_argument("bundles", type=Path, nargs="+")
     parser.add_argument("--batch", type=int, default=64)
     options = parser.parse_args()
     for path in options.bundles:
@@ -48,8 +48,7 @@ def main() -> None:
         chosen = tuple(micro_batch(manifest, v) for v in (FORWARD_VALUES, ADAPT_VALUES))
         found = {}
         for sizes in sorted({(8, 4), chosen, *((2 * n, n) for n in (2, 8, 16, 32) if 2 * n <= options.batch)}):
-            command = [sys.executable, "-c", CHILD, path, *map(str, (options.batch, *sizes))]
-            found[sizes] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            found[sizes] = run_child(CHILD, path, options.batch, *sizes)[1]
         base = found[8, 4]
         rows = [
             (

@@ -7,12 +7,11 @@ rounds, and the best counts.
 """
 
 import argparse
-import json
-import subprocess
-import sys
 from itertools import product
+from pathlib import Path
 
 from pluto_edge._text import table
+from pluto_edge.runtime.fresh import run_child
 
 CHILD = """
 import json, sys, time
@@ -20,7 +19,8 @@ from pluto_edge.manifest import Bundle
 from pluto_edge.runtime import session
 from pluto_edge.runtime.fresh import peak_resident
 from pluto_edge.runtime.workload import images, open_runtime
-bundle, prepack, spin = Bundle(sys.argv[1], False), sys.argv[2], sys.argv[3]
+path, prepack, spin = json.loads(sys.argv[1])
+bundle = Bundle(path, False)
 original = session.Engine._options
 def options(self):
     o = original(self)
@@ -41,14 +41,13 @@ print(json.dumps([min(seconds[2:]), peak_resident() / 1e6]))
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundles", nargs="+")
+    parser.add_argument("bundles", type=Path, nargs="+")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     for bundle in options.bundles:
         best: dict[tuple[str, str], tuple[float, float]] = {}
         for _, prepack, spin in product(range(options.rounds), "01", "01"):
-            command = [sys.executable, "-c", CHILD, bundle, prepack, spin]
-            seconds, megabytes = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            seconds, megabytes = run_child(CHILD, bundle, prepack, spin)[1]
             old = best.get((prepack, spin), (float("inf"), 0.0))
             best[prepack, spin] = min(old, (seconds, megabytes))
         base = best["0", "0"][0]

@@ -37,9 +37,8 @@ def compare(
     before it was quantized: its gradients are compared, since those of an int8 graph may be of other samples.
     """
     embed_tolerance, logits_tolerance = _TOLERANCES[precision]
-    embed, forward, adapt, quantized = (
-        _session(p) for p in (folder / EMBED, folder / FORWARD, plain, folder / ADAPT)
-    )
+    embed, forward, adapt = (_session(p) for p in (folder / EMBED, folder / FORWARD, plain))
+    quantized = _session(folder / ADAPT) if precision == "int8" else None
     generator = torch.Generator().manual_seed(0)
     for turn, batch in enumerate(BATCHES):
         pixels = torch.randn(batch, 3, *size, generator=generator)
@@ -59,7 +58,7 @@ def compare(
         for name, value in zip(names, adapt.run(names, exact), strict=True):
             tolerance = tolerances.GRADIENT if name.endswith("grad") else tolerances.LOGITS_FP32
             yield ParityEntry(f"adapt.{name}", batch, relative_error(value, want[name]), tolerance)
-        if precision == "int8":
+        if quantized is not None:
             error = relative_error(quantized.run(["logits"], exact)[0], want["logits"])
             yield ParityEntry("adapt.logits in int8", batch, error, logits_tolerance)
 

@@ -109,6 +109,11 @@ class Manifest:
     def names(self) -> tuple[str, ...]:
         return tuple(m.name for m in self.modules)
 
+    @property
+    def block_tokens(self) -> int:
+        """Tokens that go through the blocks: an image's, and those of a module's prompt if it has one."""
+        return self.tokens + (self.dims.size if self.dims.kind == "vpt" else 0)
+
 
 class Bundle:
     """A bundle on disk, with every file present and of the size (and hash) that the manifest gives."""

@@ -33,7 +33,7 @@ def count(bundle: Bundle) -> Flops:
     manifest, dims = bundle.manifest, bundle.manifest.dims
     adapt = read_shapes(bundle.file(ADAPT))
     try:
-        tokens = manifest.tokens + (dims.size if dims.kind == "vpt" else 0)
+        tokens = manifest.block_tokens
         pooled = _size(adapt.of[adapt.slices[0]][0])
         rows = [*[tokens] * (dims.depth - 1), pooled]
         attention = sum(4 * _outputs(adapt, f"blocks.{i}.attn.q.weight") * tokens * n for i, n in enumerate(rows))

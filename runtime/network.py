@@ -221,9 +221,7 @@ class Network:
 
 def micro_batch(manifest: Manifest, values: int) -> int:
     """Images that go through a graph at a time."""
-    dims = manifest.dims
-    tokens = manifest.tokens + (dims.size if dims.kind == "vpt" else 0)
-    return min(max(values // (tokens * dims.width), 1), MOST_IMAGES)
+    return min(max(values // (manifest.block_tokens * manifest.dims.width), 1), MOST_IMAGES)
 
 
 def hold(seen: Sequence[Pass], name: str, affines: Affines) -> bool:
