@@ -9,7 +9,7 @@ Values are [tokens, batch, width]: with the tokens first, what attention needs o
 Transpose that ONNX Runtime folds into its matrix product, and the head's tokens are one piece of memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -165,15 +165,22 @@ class Layers:
     def take(self, x: Value, start: int, end: int) -> Value:
         """Tokens `start` to `end`."""
         g, (count, width) = self.g, inner(x)
-        y = g.op("Slice", x, g.ints(start), g.ints(end), g.ints(0))
 
-        def gradient(dy: Value) -> Value:
-            def zeros(n: int) -> list[Value]:
-                return [expand(g, g.scalar(0.0), self.batch, n, width)] if n else []
+        def cut(value: Value, start: int, end: int) -> Value:
+            return g.op("Slice", value, g.ints(start), g.ints(end), g.ints(0))
 
-            return g.op("Concat", *zeros(start), dy, *zeros(count - end), axis=0)
+        def gradient(dy: Value, total: Value | None) -> Value:
+            def rest(start: int, end: int) -> list[Value]:
+                if start == end:
+                    return []
+                return [
+                    cut(total, start, end) if total else expand(g, g.scalar(0.0), self.batch, end - start, width)
+                ]
 
-        return self._done(y, (end - start, width), {x: self._plus(gradient)})
+            taken = g.op("Add", cut(total, start, end), dy) if total else dy
+            return g.op("Concat", *rest(0, start), taken, *rest(end, count), axis=0)
+
+        return self._done(cut(x, start, end), (end - start, width), {x: gradient})
 
     def split_heads(self, x: Value, heads: int) -> Value:
         """[tokens, batch, width] to [tokens, batch, heads, width of a head]."""
@@ -231,10 +238,14 @@ class Layers:
 
     # the backward pass
 
-    def backward(self, y: Value, dy: Value, depth: int) -> tuple[Value, Value]:
-        """Gradients of all `depth` LayerNorm scales and biases, stacked, for the gradient `dy` of `y`."""
+    def backward(self, seeds: Mapping[Value, Value], depth: int) -> tuple[Value, Value]:
+        """Gradients of all `depth` LayerNorm scales and biases, stacked.
+
+        `seeds` are values with the gradient that the loss gives each of them itself; what comes to a value through
+        later ones is added on the way.
+        """
         assert self._record is not None
-        gradients = {y: dy}
+        gradients = dict(seeds)
         for output, ways in reversed(self._record):
             if output not in gradients:
                 continue
