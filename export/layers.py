@@ -81,14 +81,19 @@ class Layers:
         turned = array(weight * scale[..., None])
         matrix = g.weight(f"{name}.weight", turned.T)
         offset = None if bias is None else g.weight(f"{name}.bias", array(bias * scale))
+
+        def back() -> Value:  # asked for by the backward pass only: `forward` has no such copy
+            return g.weight(f"{name}.turned", turned)
+
         if exact or not self._int8:
-            return self.project(x, matrix, offset, inputs=inputs, outputs=outputs)
+            own = back if self._int8 else None
+            return self.project(x, matrix, offset, inputs=inputs, outputs=outputs, turned=own)
         y = self._by_token(x, matrix)
         if offset is not None:
             y = g.op("Add", y, offset)
 
         def gradient(dy: Value) -> Value:
-            return self._by_token(dy, g.weight(f"{name}.turned", turned))
+            return self._by_token(dy, back())
 
         return self._done(y, (rows(x), outputs), {x: self._plus(gradient)})
 
@@ -103,16 +108,30 @@ class Layers:
         even, size = self._even[x]
         return g.op("Mul", g.op("MatMul", even, matrix), size)
 
-    def project(self, x: Value, matrix: Value, bias: Value | None, *, inputs: int, outputs: int) -> Value:
-        """x W + b with W [inputs, outputs]."""
+    def project(
+        self,
+        x: Value,
+        matrix: Value,
+        bias: Value | None,
+        *,
+        inputs: int,
+        outputs: int,
+        turned: Callable[[], Value] | None = None,
+    ) -> Value:
+        """x W + b with W [inputs, outputs]. `turned` gives W turned round, where W cannot serve both directions:
+        ONNX Runtime's quantizer drops transB and turns a constant in place, whoever else uses it.
+        """
         g = self.g
         flat = g.op("Gemm", g.op("Reshape", x, g.ints(-1, inputs)), matrix, *([bias] if bias else []))
         y = g.op("Reshape", flat, g.ints(rows(x), -1, outputs))
 
         def gradient(dy: Value, total: Value | None) -> Value:
-            # W as it lies in the file: a Transpose would be folded into a second copy of it
             there = [g.op("Reshape", total, g.ints(-1, inputs))] if total else []
-            d = g.op("Gemm", g.op("Reshape", dy, g.ints(-1, outputs)), matrix, *there, transB=1)
+            flat = g.op("Reshape", dy, g.ints(-1, outputs))
+            if turned is not None:
+                d = g.op("Gemm", flat, turned(), *there)
+            else:  # W as it lies in the file: a Transpose would be folded into a second copy of it
+                d = g.op("Gemm", flat, matrix, *there, transB=1)
             return g.op("Reshape", d, g.ints(rows(x), -1, inputs))
 
         return self._done(y, (rows(x), outputs), {x: gradient})

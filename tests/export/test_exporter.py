@@ -117,12 +117,13 @@ def test_int8_gradients_point_where_those_of_fp32_do(make_bundle: Callable[..., 
     tokens = np.random.default_rng(0).standard_normal((4, 21, 48)).astype(np.float32)
     tokens[:, 0] *= 30  # a class token far larger than the rest
     found = []
+    rng = np.random.default_rng(1)
     objective = {
         "threshold": np.inf,
         "entropy_weight": 1.0,
-        "align_offset": np.zeros((4, 48)),
-        "align_slope": np.zeros((4, 48)),
-        "target": np.zeros((4, 7)),
+        "align_offset": 0.1 * rng.standard_normal((4, 48)),
+        "align_slope": 0.1 * rng.standard_normal((4, 48)),
+        "target": rng.random((4, 7)),
     }
     for precision in ("fp32", "int8"):
         bundle = Bundle(make_bundle(kind, precision=precision))
@@ -131,7 +132,9 @@ def test_int8_gradients_point_where_those_of_fp32_do(make_bundle: Callable[..., 
         feed |= {n: v for n, v in bundle.load_module("domain-0").tensors.items() if n != LOGIT_MEANS}
         found.append(np.stack(session.run(names, feed)))
     exact, got = found
-    assert (exact * got).sum() / np.linalg.norm(exact) / np.linalg.norm(got) > 0.97
+    # row by row: one LayerNorm whose gradient is wrong hides behind a large one
+    along = (exact * got).sum(axis=-1) / np.linalg.norm(exact, axis=-1) / np.linalg.norm(got, axis=-1)
+    assert along.min() > 0.97
     assert not np.array_equal(exact, got)
     weights = [Bundle(make_bundle(kind, precision=p)).manifest.files["weights.bin"].size for p in ("fp32", "int8")]
     assert weights[1] < weights[0]
