@@ -13,6 +13,7 @@ import numpy as np
 from pluto_edge.evaluate.adapters import Adapter, Bench, Logits
 from pluto_edge.evaluate.recorded import Wide
 from pluto_edge.evaluate.targets import Indices, Stream, StreamBatch
+from pluto_edge.runtime.objective import Objective
 from pluto_edge.runtime.selector import entropy, softmax
 from pluto_edge.runtime.state import Affines
 
@@ -179,12 +180,13 @@ class Sar(NormAdapter):
         return {"resets": self.resets}
 
     def step(self, batch: StreamBatch) -> Logits:
-        first = self.network.gradient(batch, np.arange(len(batch)), self.module, self.affines, self.margin)
+        below = Objective(self.margin)
+        first = self.network.gradient(batch, np.arange(len(batch)), self.module, self.affines, below)
         gradient = self.exported.times(0)
         if len(first.reliable):
             v = first.affines.only(self.rows)
             moved = self.affines.plus(v, self.rho / (v.norm + 1e-12))
-            second = self.network.gradient(batch, first.reliable, self.module, moved, self.margin)
+            second = self.network.gradient(batch, first.reliable, self.module, moved, below)
             gradient = second.affines.only(self.rows)
             if len(second.reliable):
                 old = second.loss if self.average is None else self.average

@@ -1,7 +1,7 @@
 """The runtime's network, which remembers what exported modules say, and whose gradient graph serves any loss."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import exp, log
 from pathlib import Path
 
@@ -12,16 +12,18 @@ from pluto_edge._files import read_tensors, write_tensors
 from pluto_edge.errors import BundleError
 from pluto_edge.evaluate.targets import Array, Recording, Stream, StreamBatch
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime.network import Network, Pass
+from pluto_edge.runtime.network import MEAN_ENTROPY, Network, Pass
+from pluto_edge.runtime.objective import Objective
 from pluto_edge.runtime.state import Affines
 
 Wide = NDArray[np.float64]
 
 PART = 64  # images between two reports of progress
+RECORDED = tuple(f.name for f in fields(Recording))
 
 
 class RecordedNetwork(Network):
-    """Modules that never learned are not run again: their logits are the recording's, whoever asks.
+    """Modules that never learned are not run again: their logits and features are the recording's, whoever asks.
 
     So every method that does not touch LayerNorms costs one pass over the images, all of them together, and
     PLUTO runs the modules that it has adapted. Results are those of `Network`.
@@ -34,12 +36,21 @@ class RecordedNetwork(Network):
         names: Sequence[str] | None = None,
         *,
         differentiate: str | None = None,
-        threshold: float = np.inf,
+        objective: Objective = MEAN_ENTROPY,
         seen: Sequence[Pass] = (),
+        activations: bool = False,
     ) -> Pass:
         if isinstance(batch, StreamBatch) and batch.stream.recording is not None:
             seen = (self._recorded(batch, batch.stream.recording),)
-        return super().run(batch, affines, names, differentiate=differentiate, threshold=threshold, seen=seen)
+        return super().run(
+            batch,
+            affines,
+            names,
+            differentiate=differentiate,
+            objective=objective,
+            seen=seen,
+            activations=activations,
+        )
 
     def _recorded(self, batch: StreamBatch, recording: Recording) -> Pass:
         modules = self.modules.values()
@@ -47,6 +58,7 @@ class RecordedNetwork(Network):
             loaded=tuple(self.modules),
             names=tuple(self.modules),
             logits=recording.logits[batch.indices],
+            features=recording.features[batch.indices],
             x_hat=recording.x_hat[batch.indices],
             affines=tuple(m.exported for m in modules),
             logit_means=tuple(m.logit_means for m in modules),
@@ -54,17 +66,15 @@ class RecordedNetwork(Network):
 
     def record(self, stream: Stream, cache: Path, advance: Callable[[int], None] = lambda count: None) -> None:
         """All exported modules on all images, once; a second run reads the file of the first."""
-        name = f"logits-{self.bundle.hash[:16]}-{stream.target.digest[:16]}.safetensors"
+        name = f"recording-{self.bundle.hash[:16]}-{stream.target.digest[:16]}.safetensors"
         file = cache / name
         if not file.exists():
             parts = []
             for batch in stream.batches(np.arange(len(stream.target)), PART):
                 parts.append(self.run(batch, {}))
                 advance(len(batch))
-            logits, x_hat = (np.concatenate([getattr(p, n) for p in parts]) for n in ("logits", "x_hat"))
-            write_tensors(file, {"logits": logits, "x_hat": x_hat})
-        tensors = read_tensors(file, BundleError)
-        stream.recording = Recording(tensors["logits"], tensors["x_hat"])
+            write_tensors(file, {n: np.concatenate([getattr(p, n) for p in parts]) for n in RECORDED})
+        stream.recording = Recording(**read_tensors(file, BundleError))
 
     def logits(self, batch: StreamBatch, name: str, affines: Affines | None) -> Array:
         """One module [B,K], as exported or with affines of its own."""
@@ -75,10 +85,11 @@ class RecordedNetwork(Network):
     ) -> Affines:
         """The gradient of the affines for any gradient of one sample's logits [K], given these logits.
 
-        The exported graph knows one loss, the entropy. Its head is an input, though, so a head is made for
-        this sample whose entropy has the gradient that is wanted where the head looks: row 0 is a multiple of
-        v = Σ_k d_k W_k, the others are zero, and the bias puts the first logit to t. Then the entropy's
-        gradient is -t p (1-p) times row 0, with p = e^t / (e^t + K - 1).
+        The exported graph's losses are of probabilities: their gradients sum to zero over the classes, and a
+        target can give no other. Its head is an input, though, so a head is made for this sample whose entropy has
+        the gradient that is wanted where the head looks: row 0 is a multiple of v = Σ_k d_k W_k, the others are
+        zero, and the bias puts the first logit to t. Then the entropy's gradient is -t p (1-p) times row 0, with p
+        = e^t / (e^t + K - 1).
         """
         module, classes = self.modules[name], len(d_logits)
         head, bias = (module.tensors[n].numpy().astype(np.float64) for n in ("head_weight", "head_bias"))
@@ -92,6 +103,5 @@ class RecordedNetwork(Network):
             n: self.engine.tensor(v.astype(np.float32)) for n, v in (("head_weight", weight), ("head_bias", offset))
         }
         module = replace(module, tensors={**module.tensors, **made})
-        ((tokens, _),) = self._embedded(batch, np.array([sample]), 1)
-        *_, scale, shift = self._gradient(self._inputs(tokens, module, affines), np.inf)
-        return Affines(scale, shift)
+        ((_, tokens, _),) = self._embedded(batch, np.array([sample]), 1)
+        return self._gradient(self._inputs(tokens, module, affines), MEAN_ENTROPY).affines

@@ -100,9 +100,11 @@ def arrange(labels: Sequence[int], order: Order, seed: int) -> Indices:
 
 @dataclass(frozen=True)
 class Recording:
-    """Every module as exported on every image: logits [n,N,K] and x̂ [n,d]. What does not learn needs no more."""
+    """Every module as exported on every image: logits [n,N,K], features [n,N,d] and x̂ [n,d]. What does not learn
+    needs no more."""
 
     logits: Array
+    features: Array
     x_hat: Array
 
 

@@ -9,7 +9,7 @@ Values are [tokens, batch, width]: with the tokens first, what attention needs o
 Transpose that ONNX Runtime folds into its matrix product, and the head's tokens are one piece of memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -81,14 +81,19 @@ class Layers:
         turned = array(weight * scale[..., None])
         matrix = g.weight(f"{name}.weight", turned.T)
         offset = None if bias is None else g.weight(f"{name}.bias", array(bias * scale))
+
+        def back() -> Value:  # asked for by the backward pass only: `forward` has no such copy
+            return g.weight(f"{name}.turned", turned)
+
         if exact or not self._int8:
-            return self.project(x, matrix, offset, inputs=inputs, outputs=outputs)
+            own = back if self._int8 else None
+            return self.project(x, matrix, offset, inputs=inputs, outputs=outputs, turned=own)
         y = self._by_token(x, matrix)
         if offset is not None:
             y = g.op("Add", y, offset)
 
         def gradient(dy: Value) -> Value:
-            return self._by_token(dy, g.weight(f"{name}.turned", turned))
+            return self._by_token(dy, back())
 
         return self._done(y, (rows(x), outputs), {x: self._plus(gradient)})
 
@@ -103,16 +108,30 @@ class Layers:
         even, size = self._even[x]
         return g.op("Mul", g.op("MatMul", even, matrix), size)
 
-    def project(self, x: Value, matrix: Value, bias: Value | None, *, inputs: int, outputs: int) -> Value:
-        """x W + b with W [inputs, outputs]."""
+    def project(
+        self,
+        x: Value,
+        matrix: Value,
+        bias: Value | None,
+        *,
+        inputs: int,
+        outputs: int,
+        turned: Callable[[], Value] | None = None,
+    ) -> Value:
+        """x W + b with W [inputs, outputs]. `turned` gives W turned round, where W cannot serve both directions:
+        ONNX Runtime's quantizer drops transB and turns a constant in place, whoever else uses it.
+        """
         g = self.g
         flat = g.op("Gemm", g.op("Reshape", x, g.ints(-1, inputs)), matrix, *([bias] if bias else []))
         y = g.op("Reshape", flat, g.ints(rows(x), -1, outputs))
 
         def gradient(dy: Value, total: Value | None) -> Value:
-            # W as it lies in the file: a Transpose would be folded into a second copy of it
             there = [g.op("Reshape", total, g.ints(-1, inputs))] if total else []
-            d = g.op("Gemm", g.op("Reshape", dy, g.ints(-1, outputs)), matrix, *there, transB=1)
+            flat = g.op("Reshape", dy, g.ints(-1, outputs))
+            if turned is not None:
+                d = g.op("Gemm", flat, turned(), *there)
+            else:  # W as it lies in the file: a Transpose would be folded into a second copy of it
+                d = g.op("Gemm", flat, matrix, *there, transB=1)
             return g.op("Reshape", d, g.ints(rows(x), -1, inputs))
 
         return self._done(y, (rows(x), outputs), {x: gradient})
@@ -165,15 +184,22 @@ class Layers:
     def take(self, x: Value, start: int, end: int) -> Value:
         """Tokens `start` to `end`."""
         g, (count, width) = self.g, inner(x)
-        y = g.op("Slice", x, g.ints(start), g.ints(end), g.ints(0))
 
-        def gradient(dy: Value) -> Value:
-            def zeros(n: int) -> list[Value]:
-                return [expand(g, g.scalar(0.0), self.batch, n, width)] if n else []
+        def cut(value: Value, start: int, end: int) -> Value:
+            return g.op("Slice", value, g.ints(start), g.ints(end), g.ints(0))
 
-            return g.op("Concat", *zeros(start), dy, *zeros(count - end), axis=0)
+        def gradient(dy: Value, total: Value | None) -> Value:
+            def rest(start: int, end: int) -> list[Value]:
+                if start == end:
+                    return []
+                return [
+                    cut(total, start, end) if total else expand(g, g.scalar(0.0), self.batch, end - start, width)
+                ]
 
-        return self._done(y, (end - start, width), {x: self._plus(gradient)})
+            taken = g.op("Add", cut(total, start, end), dy) if total else dy
+            return g.op("Concat", *rest(0, start), taken, *rest(end, count), axis=0)
+
+        return self._done(cut(x, start, end), (end - start, width), {x: gradient})
 
     def split_heads(self, x: Value, heads: int) -> Value:
         """[tokens, batch, width] to [tokens, batch, heads, width of a head]."""
@@ -231,10 +257,14 @@ class Layers:
 
     # the backward pass
 
-    def backward(self, y: Value, dy: Value, depth: int) -> tuple[Value, Value]:
-        """Gradients of all `depth` LayerNorm scales and biases, stacked, for the gradient `dy` of `y`."""
+    def backward(self, seeds: Mapping[Value, Value], depth: int) -> tuple[Value, Value]:
+        """Gradients of all `depth` LayerNorm scales and biases, stacked.
+
+        `seeds` are values with the gradient that the loss gives each of them itself; what comes to a value through
+        later ones is added on the way.
+        """
         assert self._record is not None
-        gradients = {y: dy}
+        gradients = dict(seeds)
         for output, ways in reversed(self._record):
             if output not in gradients:
                 continue

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from pluto_edge import tolerances
 from pluto_edge._ort import onnxruntime
@@ -13,12 +16,14 @@ from pluto_edge.manifest import ADAPT, EMBED, FORWARD, ParityEntry, Precision
 from pluto_edge.modules import LN_BIAS, LN_SCALE, LOGIT_MEANS, Module
 from pluto_edge.tolerances import relative_error
 
+Arrays = dict[str, NDArray[np.float32]]
+
 BATCHES = (1, 2, 5)  # one, even, odd: a batch that was baked into a graph fails at two of them
 
-_TOLERANCES: dict[Precision, tuple[float, float]] = {
-    "fp32": (tolerances.EMBED_FP32, tolerances.LOGITS_FP32),
-    "fp16": (tolerances.EMBED_FP16, tolerances.LOGITS_FP16),
-    "int8": (tolerances.EMBED_FP32, tolerances.LOGITS_INT8),
+_TOLERANCES: dict[Precision, tuple[float, float, float]] = {  # of tokens and x̂, of logits, of activations
+    "fp32": (tolerances.EMBED_FP32, tolerances.LOGITS_FP32, tolerances.ACTIVATIONS_FP32),
+    "fp16": (tolerances.EMBED_FP16, tolerances.LOGITS_FP16, tolerances.ACTIVATIONS_FP16),
+    "int8": (tolerances.EMBED_FP32, tolerances.LOGITS_INT8, tolerances.ACTIVATIONS_INT8),
 }
 
 
@@ -36,7 +41,8 @@ def compare(
     in, or mixed them up, would agree with torch only where they are the backbone's. `plain` is the gradient graph
     before it was quantized: its gradients are compared, since those of an int8 graph may be of other samples.
     """
-    embed_tolerance, logits_tolerance = _TOLERANCES[precision]
+    embed_tolerance, *own = _TOLERANCES[precision]
+    exactly = [tolerances.LOGITS_FP32, tolerances.ACTIVATIONS_FP32]
     embed, forward, adapt = (_session(p) for p in (folder / EMBED, folder / FORWARD, plain))
     quantized = _session(folder / ADAPT) if precision == "int8" else None
     generator = torch.Generator().manual_seed(0)
@@ -48,38 +54,106 @@ def compare(
         tokens, x_hat = embed.run(["tokens", "x_hat"], {"pixels": pixels.numpy()})
         yield ParityEntry("tokens", batch, relative_error(tokens, want_tokens), embed_tolerance)
         yield ParityEntry("x_hat", batch, relative_error(x_hat, want_x), embed_tolerance)
-        want = entropy_gradient(vit, want_tokens.clone(), module)
-        feed = {"tokens": tokens, **{k: v.numpy() for k, v in module.items()}}
-        logits = forward.run(["logits"], feed)[0]
-        yield ParityEntry("logits", batch, relative_error(logits, want["logits"]), logits_tolerance)
+        want = Reference(vit, want_tokens.clone(), module)
+        feed = {"tokens": tokens, **_arrays(module)}
+        yield from _outputs("{}", batch, _run(forward, feed), want, own)
         # the gradient is never fp16: compare it on the very tokens that torch has
-        exact = {**feed, "tokens": want_tokens.numpy(), "threshold": want["threshold"].numpy()}
-        names = ["logits", "entropy", "ln_scale_grad", "ln_bias_grad"]
-        for name, value in zip(names, adapt.run(names, exact), strict=True):
-            tolerance = tolerances.GRADIENT if name.endswith("grad") else tolerances.LOGITS_FP32
-            yield ParityEntry(f"adapt.{name}", batch, relative_error(value, want[name]), tolerance)
+        feed["tokens"] = want_tokens.numpy()
+        entropy, everything = want.entropy_alone(), want.all_terms(generator)
+        got = _run(adapt, feed | _arrays(entropy))
+        yield from _outputs("adapt.{}", batch, got, want, exactly)
+        error = relative_error(got["entropy"], want.entropy)
+        yield ParityEntry("adapt.entropy", batch, error, tolerances.LOGITS_FP32)
+        yield from _gradients("adapt.{}", batch, got, want.gradients(entropy))
+        got = _run(adapt, feed | _arrays(everything))
+        yield from _gradients("adapt.{} of all terms", batch, got, want.gradients(everything))
         if quantized is not None:
-            error = relative_error(quantized.run(["logits"], exact)[0], want["logits"])
-            yield ParityEntry("adapt.logits in int8", batch, error, logits_tolerance)
+            got = _run(quantized, feed | _arrays(entropy))
+            yield from _outputs("adapt.{} in int8", batch, got, want, own)
 
 
-def entropy_gradient(vit: TorchViT, tokens: torch.Tensor, module: Params) -> Params:
-    """By autograd: gradients of the mean entropy of the samples below a threshold that takes about half."""
-    leaf = {**module, **{n: module[n].clone().requires_grad_() for n in (LN_SCALE, LN_BIAS)}}
-    logits = vit.logits(tokens, leaf)
-    log_p = logits.log_softmax(dim=-1)
-    entropy = -(log_p.exp() * log_p).sum(dim=-1)
-    order = entropy.detach().sort().values
-    middle = len(order) // 2
-    threshold = order[middle - 1 : middle + 1].mean() if len(order) > 1 else order[0] + 1
-    scale, bias = torch.autograd.grad(entropy[entropy < threshold].mean(), [leaf[LN_SCALE], leaf[LN_BIAS]])
-    return {
-        "logits": logits.detach(),
-        "entropy": entropy.detach(),
-        "threshold": threshold,
-        "ln_scale_grad": scale,
-        "ln_bias_grad": bias,
-    }
+class Reference:
+    """What torch makes of one batch, and by autograd the gradients of any objective of `adapt`.
+
+    The terms of an objective are the graph's inputs of these names.
+    """
+
+    def __init__(self, vit: TorchViT, tokens: Tensor, module: Params) -> None:
+        self._affines = [module[n].detach().clone().requires_grad_() for n in (LN_SCALE, LN_BIAS)]
+        leaf = {**module, LN_SCALE: self._affines[0], LN_BIAS: self._affines[1]}
+        self._activations = vit.activations(tokens, leaf)
+        self._logits = F.linear(self._activations[:, -1], leaf["head_weight"], leaf["head_bias"])
+        self._log_p = self._logits.log_softmax(dim=-1)
+        self._entropy = -(self._log_p.exp() * self._log_p).sum(dim=-1)
+        self.logits, self.activations, self.entropy = (
+            value.detach() for value in (self._logits, self._activations, self._entropy)
+        )
+
+    def entropy_alone(self) -> Params:
+        """The entropies of about half of the samples."""
+        order = self.entropy.sort().values
+        middle = len(order) // 2
+        threshold = order[middle - 1 : middle + 1].mean() if len(order) > 1 else order[0] + 1
+        rows = torch.zeros(self.activations.shape[1:])
+        return {
+            "threshold": threshold,
+            "entropy_weight": torch.tensor(1.0),
+            "align_offset": rows,
+            "align_slope": rows,
+            "target": torch.zeros(self.logits.shape),
+        }
+
+    def all_terms(self, generator: torch.Generator) -> Params:
+        """Random terms; those of alignment in proportion to each row, so that none drowns the others."""
+
+        def noise(like: Tensor) -> Tensor:
+            return torch.randn(like.shape, generator=generator)
+
+        terms = self.entropy_alone()
+        size = self.activations.square().mean(dim=(0, 2)).sqrt()[:, None] + 1e-6
+        return terms | {
+            "entropy_weight": torch.tensor(0.7),
+            "align_offset": noise(terms["align_offset"]) / size,
+            "align_slope": noise(terms["align_slope"]) / size**2,
+            "target": noise(terms["target"]).abs(),
+        }
+
+    def gradients(self, terms: Params) -> Params:
+        a, chosen = self._activations, self.entropy < terms["threshold"]
+        loss = terms["entropy_weight"] * self._entropy[chosen].sum() - (terms["target"] * self._log_p).sum()
+        loss = loss + (terms["align_offset"] * a + 0.5 * terms["align_slope"] * a.square()).sum()
+        scale, bias = torch.autograd.grad(loss, self._affines, retain_graph=True)
+        return {"ln_scale_grad": scale, "ln_bias_grad": bias}
+
+
+def rows_error(got: ArrayLike, want: ArrayLike) -> float:
+    """Of activations [B,L+1,d]: the largest error of a row, each in its own size. Rows may differ a hundredfold."""
+    pairs = zip(np.moveaxis(np.asarray(got), 1, 0), np.moveaxis(np.asarray(want), 1, 0), strict=True)
+    return max(relative_error(a, b) for a, b in pairs)
+
+
+def _outputs(
+    name: str, batch: int, got: Arrays, want: Reference, allowed: Sequence[float]
+) -> Iterator[ParityEntry]:
+    logits, activations = allowed
+    yield ParityEntry(name.format("logits"), batch, relative_error(got["logits"], want.logits), logits)
+    error = rows_error(got["activations"], want.activations)
+    yield ParityEntry(name.format("activations"), batch, error, activations)
+
+
+def _gradients(name: str, batch: int, got: Arrays, want: Params) -> Iterator[ParityEntry]:
+    for output, gradient in want.items():
+        error = relative_error(got[output], gradient)
+        yield ParityEntry(name.format(output), batch, error, tolerances.GRADIENT)
+
+
+def _run(session: "onnxruntime.InferenceSession", feed: Arrays) -> Arrays:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, feed), strict=True))
+
+
+def _arrays(tensors: Params) -> Arrays:
+    return {name: value.numpy() for name, value in tensors.items()}
 
 
 def _disturbed(vit: TorchViT, module: Module, generator: torch.Generator) -> Params:

@@ -4,6 +4,8 @@ It runs timm's own patch embedding, attention and MLP; only what a module change
 by the names of `pluto_edge.modules`.
 """
 
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -40,25 +42,43 @@ class TorchViT:
 
     def features(self, tokens: Tensor, module: Params) -> Tensor:
         """What the head sees, [B,d]."""
-        layout, x = self.layout, tokens
-        first_patch = layout.prefix
+        (last,) = deque(self._blocks(tokens, module), maxlen=1)  # the others are not kept
+        return self._pool_normalised(last, module)
+
+    def activations(self, tokens: Tensor, module: Params) -> Tensor:
+        """What the head would pool after each block, then what it sees: [B,L+1,d]."""
+        x, rows = tokens, []
+        for x in self._blocks(tokens, module):
+            rows.append(self._pool(x, module))
+        return torch.stack([*rows, self._pool_normalised(x, module)], dim=1)
+
+    def logits(self, tokens: Tensor, module: Params) -> Tensor:
+        return F.linear(self.features(tokens, module), module["head_weight"], module["head_bias"])
+
+    def _blocks(self, tokens: Tensor, module: Params) -> Iterator[Tensor]:
+        """All tokens, those of a prompt after the prefix, as every block leaves them."""
+        x, prefix = tokens, self.layout.prefix
         if "prompt" in module:
             prompt = module["prompt"].expand(len(x), -1, -1)
-            x = torch.cat([x[:, : layout.prefix], prompt, x[:, layout.prefix :]], dim=1)
-            first_patch += prompt.shape[1]
+            x = torch.cat([x[:, :prefix], prompt, x[:, prefix:]], dim=1)
         for i, block in enumerate(self.vit.blocks):
             x = x + block.ls1(block.attn(self._norm(x, module, 2 * i)))
             h = block.ls2(block.mlp(self._norm(x, module, 2 * i + 1)))
             if "down_weight" in module:
                 h = h + self._adapter(h, module, i)
             x = x + h
-        if not layout.norm_after_pool:
-            x = self._norm(x, module, -1)
-        x = (x[:, first_patch:] if layout.pool == "average" else x[:, : layout.pooled]).mean(dim=1)
-        return self._norm(x, module, -1) if layout.norm_after_pool else x
+            yield x
 
-    def logits(self, tokens: Tensor, module: Params) -> Tensor:
-        return F.linear(self.features(tokens, module), module["head_weight"], module["head_bias"])
+    def _pool(self, x: Tensor, module: Params) -> Tensor:
+        """The mean of the tokens that the head looks at."""
+        layout = self.layout
+        first_patch = layout.prefix + (len(module["prompt"]) if "prompt" in module else 0)
+        return (x[:, first_patch:] if layout.pool == "average" else x[:, : layout.pooled]).mean(dim=1)
+
+    def _pool_normalised(self, x: Tensor, module: Params) -> Tensor:
+        if self.layout.norm_after_pool:
+            return self._norm(self._pool(x, module), module, -1)
+        return self._pool(self._norm(x, module, -1), module)
 
     def _norm(self, x: Tensor, module: Params, index: int) -> Tensor:
         return F.layer_norm(x, (x.shape[-1],), module["ln_scale"][index], module["ln_bias"][index], self.eps[index])

@@ -1,10 +1,11 @@
 """The three graphs of a ViT with pluggable modules.
 
-`embed`: pixels to tokens and x̂, once an image. `forward`: tokens and one module's tensors to logits. `adapt`:
-the same, and the gradient of the mean reliable entropy with respect to the module's LayerNorm affines. All
-that differs between modules is a graph input. What changes nothing in the result is done at export: LayerScale and
-the attention's 1/sqrt(head) are folded into weights, prompts are appended (attention does not see order, and
-positions are already added), and the last block computes only the tokens that the head looks at.
+`embed`: pixels to tokens and x̂, once an image. `forward`: tokens and one module's tensors to logits and
+activations (what the head would pool after every block). `adapt`: the same, and the gradient of entropy, alignment
+and cross-entropy with respect to the module's LayerNorm affines. All that differs between modules is a graph
+input. What changes nothing in the result is done at export: LayerScale and the attention's 1/sqrt(head) are folded
+into weights, prompts are appended (attention does not see order, and positions are already added), and the last
+block computes only the tokens that the head looks at.
 """
 
 from typing import Any
@@ -64,38 +65,50 @@ def build_embed(g: GraphBuilder, vit: Any) -> None:
 
 
 def build_forward(g: GraphBuilder, vit: Any, dims: Dims, *, int8: bool = False) -> None:
-    """tokens and a module's tensors to logits [B,K]."""
+    """tokens and a module's tensors to logits [B,K] and activations [B,L+1,d]."""
     net = VitGraph(g, vit, dims, differentiate=False, int8=int8)
-    g.output("logits", net.logits(), ["batch", dims.classes], "pre-softmax logits of the module")
+    net.emit_outputs()
 
 
 def build_adapt(g: GraphBuilder, vit: Any, dims: Dims, *, int8: bool = False) -> None:
-    """The same with a threshold: logits, entropy, and gradients of the mean reliable entropy.
+    """The same with an objective: entropy, and gradients of the sum over the samples of
 
-    For the entropy H = -Σ p log p of a sample, dH/dl = -p (log p + H). A sample is reliable when its entropy
-    is below the threshold; with none the gradients are zero. Over several micro-batches the mean is
-    Σ reliable * gradient / Σ reliable.
+        entropy_weight H_i, if it is reliable  +  Σ_l (offset_l · a_il + ½ slope_l · a_il²)  -  Σ_k t_ik log p_ik
+
+    with the entropy H = -Σ p log p, the activations a and the target t. A sample is reliable when its entropy is
+    below the threshold. All are sums, so that gradients of micro-batches add up.
+
+    dH/dl = -p (log p + H), and the cross-entropy's gradient is (Σ t) p - t.
     """
     net = VitGraph(g, vit, dims, differentiate=True, int8=int8)
+    rows = [dims.depth + 1, dims.width]
     threshold = g.input("threshold", [], "entropy, in nats, below which a sample is reliable")
-    logits = net.logits()
-    log_p = g.op("LogSoftmax", logits, axis=-1)
+    weight = g.input("entropy_weight", [], "of the reliable samples' entropies in the sum")
+    offset = g.input("align_offset", rows, "alignment: gradient at an activation of zero")
+    slope = g.input("align_slope", rows, "alignment: what the gradient grows by with the activation")
+    target = g.input("target", ["batch", dims.classes], "weights of the classes' -log p; zero for none")
+    log_p = g.op("LogSoftmax", net.logits, axis=-1)
     p = g.op("Exp", log_p)
     entropy = g.op("Neg", g.op("ReduceSum", g.op("Mul", p, log_p), g.ints(1), keepdims=1))
     chosen = g.op("Cast", g.op("Less", entropy, threshold), to=g.dtype)
-    reliable = g.op("ReduceSum", chosen, g.ints(0, 1), keepdims=0)
-    share = g.op("Div", chosen, g.op("Max", reliable, g.scalar(1.0)))
-    d_logits = g.op("Neg", g.op("Mul", g.op("Mul", p, g.op("Add", log_p, entropy)), share))
-    scale, bias = net.gradients(d_logits)
-    g.output("logits", logits, ["batch", dims.classes], "pre-softmax logits of the module")
+    along = g.op("Mul", g.op("Add", log_p, entropy), g.op("Mul", chosen, weight))
+    mass = g.op("ReduceSum", target, g.ints(1), keepdims=1)
+    d_logits = g.op("Sub", g.op("Mul", p, g.op("Sub", mass, along)), target)
+    scale, bias = net.gradients(d_logits, offset, slope)
+    net.emit_outputs()
     g.output("entropy", g.op("Squeeze", entropy, g.ints(1)), ["batch"], "of each sample's prediction, in nats")
+    reliable = g.op("ReduceSum", chosen, g.ints(0, 1), keepdims=0)
     g.output("reliable", reliable, [], "how many samples are reliable")
-    g.output("ln_scale_grad", scale, dims.ln_shape, "of the mean entropy of the reliable samples")
-    g.output("ln_bias_grad", bias, dims.ln_shape, "of the mean entropy of the reliable samples")
+    g.output("ln_scale_grad", scale, dims.ln_shape, "of the objective, summed over the samples")
+    g.output("ln_bias_grad", bias, dims.ln_shape, "of the objective, summed over the samples")
 
 
 class VitGraph:
-    """Emits the transformer for one module's inputs."""
+    """Emits the transformer for one module's inputs.
+
+    Its `activations` are one token each, [1, batch, width]: what the head would pool after every block, and last
+    what it sees.
+    """
 
     def __init__(self, g: GraphBuilder, vit: Any, dims: Dims, differentiate: bool, int8: bool) -> None:
         self.g, self.vit, self.dims = g, vit, dims
@@ -104,9 +117,21 @@ class VitGraph:
         self.layers = Layers(g, g.op("Shape", self.tokens, start=0, end=1), differentiate, int8)
         shapes = {**dims.shapes, **dims.ln_shapes}
         self.module = {name: g.input(name, shape, MODULE_DOCS[name]) for name, shape in shapes.items()}
-        self._features: Value | None = None
+        self.activations = self.transform()
+        features = g.op("Squeeze", self.activations[-1], g.ints(0))
+        self.logits = g.op("Gemm", features, self.module["head_weight"], self.module["head_bias"], transB=1)
+        self._stacked = g.op("Concat", *self.activations, axis=0)
 
-    def logits(self) -> Value:
+    def emit_outputs(self) -> None:
+        """What `forward` and `adapt` both give."""
+        g, dims = self.g, self.dims
+        g.output("logits", self.logits, ["batch", dims.classes], "pre-softmax logits of the module")
+        rows = g.op("Transpose", self._stacked, perm=[1, 0, 2])
+        shape: list[int | str] = ["batch", dims.depth + 1, dims.width]
+        g.output("activations", rows, shape, "what the head would pool after every block, and what it sees")
+
+    def transform(self) -> list[Value]:
+        """All blocks; gives the activations."""
         g, count = self.g, self.layout.tokens
         x = g.op("Transpose", self.tokens, perm=[1, 0, 2])
         if "prompt" in self.module:
@@ -114,18 +139,23 @@ class VitGraph:
             x = g.op("Concat", x, expand(g, prompt, self.layers.batch), axis=0)
             count += self.dims.size
         x.shape, x.type = ir.Shape([count, "batch", self.dims.width]), ir.TensorType(g.dtype)
+        activations = []
         for index, block in enumerate(self.vit.blocks):
             x = self.block(x, block, index)
-        self._features = self.pool(x)
-        features = g.op("Squeeze", self._features, g.ints(0))
-        return g.op("Gemm", features, self.module["head_weight"], self.module["head_bias"], transB=1)
+            looked_at = x if index == self.layout.depth - 1 else self.head_tokens(x)
+            activations.append(self.layers.mean(looked_at))
+        return [*activations, self.pool(x, activations[-1])]
 
-    def gradients(self, d_logits: Value) -> tuple[Value, Value]:
-        """Of all LayerNorm scales and biases, for a gradient of the logits."""
-        assert self._features is not None
-        d_features = self.g.op("MatMul", d_logits, self.module["head_weight"])
-        d_token = self.g.op("Unsqueeze", d_features, self.g.ints(0))
-        return self.layers.backward(self._features, d_token, self.dims.ln_shape[0])
+    def gradients(self, d_logits: Value, offset: Value, slope: Value) -> tuple[Value, Value]:
+        """Of all LayerNorm scales and biases, for `d_logits` and, at an activation a, offset + slope a."""
+        g, count = self.g, len(self.activations)
+        offset, slope = (g.op("Unsqueeze", rows, g.ints(1)) for rows in (offset, slope))
+        aligned = g.op("Add", g.op("Mul", self._stacked, slope), offset)
+        *d_blocks, d_last = g.ops("Split", count, aligned, axis=0, num_outputs=count)
+        d_features = g.op("MatMul", d_logits, self.module["head_weight"])
+        d_seen = g.op("Add", d_last, g.op("Unsqueeze", d_features, g.ints(0)))
+        seeds = dict(zip(self.activations, [*d_blocks, d_seen], strict=True))
+        return self.layers.backward(seeds, self.dims.ln_shape[0])
 
     def block(self, x: Value, block: Any, index: int) -> Value:
         name, last = f"blocks.{index}", index == self.layout.depth - 1
@@ -192,11 +222,11 @@ class VitGraph:
         out = self.layers.project(self.layers.activate(hidden, "gelu"), up, up_bias, inputs=size, outputs=width)
         return self.layers.add(h, out)
 
-    def pool(self, x: Value) -> Value:
-        """One token, normalised: what the head sees."""
+    def pool(self, x: Value, mean: Value) -> Value:
+        """One token, normalised: what the head sees, of the last block's tokens and their mean."""
         last, epsilon = self.dims.ln_shape[0] - 1, final_norm(self.vit).eps
         if self.layout.norm_after_pool:
-            return self.norm(self.layers.mean(x), last, epsilon)
+            return self.norm(mean, last, epsilon)
         return self.layers.mean(self.norm(x, last, epsilon))
 
 

@@ -23,7 +23,7 @@ from pluto_edge.version import WRITER
 
 __all__ = ["Bundle", "FileEntry", "Manifest", "ModuleEntry", "ParityEntry", "Precision"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 had graphs without activations, and a gradient of the mean entropy alone
 MAX_DIM = 1_000_000
 MANIFEST, WEIGHTS = "manifest.json", "weights.bin"
 EMBED, FORWARD, ADAPT = "embed.onnx", "forward.onnx", "adapt.onnx"
@@ -125,6 +125,11 @@ class Bundle:
             raise BundleError(f"{self.path}: not a bundle (there is no {MANIFEST} in it)")
         data = read_json(file, BundleError)
         check_version(data, SCHEMA_VERSION, str(file), BundleError)
+        if data["schema_version"] < SCHEMA_VERSION:
+            raise BundleError(
+                f"{file}: schema version {data['schema_version']}, whose graphs lack what this pluto-edge needs; "
+                f"export the store again: pluto-export --modules STORE --out {self.path} --force"
+            )
         self.manifest = decode(Manifest, data, file.name, BundleError)
         for name, entry in self.manifest.files.items():
             self._check_file(name, entry, verify)

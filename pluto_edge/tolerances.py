@@ -20,6 +20,12 @@ LOGITS_FP16 = 5e-2
 # than this has a backbone that wants calibration, and is refused.
 LOGITS_INT8 = 0.35
 
+# Activations, every block's in its own size: the residual stream has the rounding that the logits are made of.
+# Early blocks have less of it; int8's errors, which come with every block, are at most those of the last one.
+ACTIVATIONS_FP32 = LOGITS_FP32
+ACTIVATIONS_FP16 = LOGITS_FP16
+ACTIVATIONS_INT8 = LOGITS_INT8
+
 # Gradients with respect to LayerNorm affines, fp32 against autograd: measured 2e-7 to 4e-6. A dropped term (the
 # mean over the width, the softmax's row sum) shows as 1e-2 or more.
 GRADIENT = 1e-4

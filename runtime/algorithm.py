@@ -17,6 +17,7 @@ from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import selector as g
 from pluto_edge.runtime import shortlist
 from pluto_edge.runtime.network import Gradient, Network, Pass, hold
+from pluto_edge.runtime.objective import Objective
 from pluto_edge.runtime.recentre import Centre
 from pluto_edge.runtime.state import Affines, Gathered, State, Wide
 from pluto_edge.runtime.timing import Stages
@@ -57,7 +58,8 @@ def propose(
         state = shortlist.surveyed(network, state, batch, config)
         names = shortlist.choose(state.standing, network.modules, config)
         guess = guess_top(network, state, names or tuple(network.modules), config, seen)
-        passed = network.run(batch, state.affines, names, differentiate=guess, threshold=threshold, seen=seen)
+        objective = Objective(threshold)
+        passed = network.run(batch, state.affines, names, differentiate=guess, objective=objective, seen=seen)
     with stages("selector"):  # lines 7 to 12: weights, pseudo-labels, G to G*, updated weights
         before, gathered, proposal = update_selector(state, passed, config)
         weights = g.weights(proposal.selector, passed.x_hat, passed.logits)
@@ -180,7 +182,7 @@ def sam_samples(
     losses = []
     for index in range(len(batch)):
         sample = np.array([index])
-        first = network.gradient(batch, sample, name, current(network, state, name), threshold)
+        first = network.gradient(batch, sample, name, current(network, state, name), Objective(threshold))
         if len(first.reliable):  # else: filter the sample with large entropy
             loss, gradient = sharpness_aware(network, state, batch, first, sample, config)
             state = descend(network, state, name, gradient, config)

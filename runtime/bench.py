@@ -15,7 +15,7 @@ from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import flops, fresh, machine, selector
 from pluto_edge.runtime.flops import Flops
-from pluto_edge.runtime.network import Network
+from pluto_edge.runtime.network import MEAN_ENTROPY, Network
 from pluto_edge.runtime.session import Engine, Graph, Tensor
 from pluto_edge.runtime.workload import images, open_runtime
 from pluto_edge.version import WRITER
@@ -239,7 +239,6 @@ class Workbench:
             **module.tensors,
             LN_SCALE: engine.tensor(module.exported.scale),
             LN_BIAS: engine.tensor(module.exported.bias),
-            "threshold": engine.tensor(np.array(np.inf, np.float32)),
         }
 
     def parts(self, batch: int) -> list[Part]:
@@ -280,7 +279,11 @@ class Workbench:
         inputs: dict[int, Mapping[str, Tensor]] = {}
         for size in set(sizes):
             pixels = {"pixels": self._engine.tensor(prepared[:size])}
-            inputs[size] = {**self._embed(pixels), **self._module} if embedded else pixels
+            if embedded:
+                objective = self._network.objective_inputs(MEAN_ENTROPY, size)
+                inputs[size] = {**self._embed(pixels), **self._module, **objective}
+            else:
+                inputs[size] = pixels
 
         def call() -> None:
             for size in sizes:

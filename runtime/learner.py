@@ -210,11 +210,12 @@ class Learner:
     def _unadapted(self, batch: ImageBatch, passed: Pass, state: State) -> Blend:
         """The same images through the exported weights; modules that never learned need no second pass."""
         changed = [n for n in passed.names if n in state.affines]
-        logits = passed.logits.copy()
+        logits, features = passed.logits.copy(), passed.features.copy()
         if changed:
             again = self.network.run(batch, {}, changed)
-            logits[:, [passed.names.index(n) for n in again.names]] = again.logits
-        plain = replace(passed, logits=logits, gradient=None)
+            columns = [passed.names.index(n) for n in again.names]
+            logits[:, columns], features[:, columns] = again.logits, again.features
+        plain = replace(passed, logits=logits, features=features, activations=None, gradient=None)
         return self._without_step(plain, self._exported)
 
     def _blend(self, passed: Pass, centre: Centre, weights: Wide) -> Blend:

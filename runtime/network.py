@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle, Manifest
 from pluto_edge.modules import LN_BIAS, LN_SCALE, LOGIT_MEANS, Module
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.gate import Gate
+from pluto_edge.runtime.objective import Objective
 from pluto_edge.runtime.session import Engine, Graph, Tensor
 from pluto_edge.runtime.state import Affines
 from pluto_edge.store import read_module, read_module_config
@@ -24,6 +26,8 @@ Array = NDArray[np.float32]
 FORWARD_VALUES = 640_000
 ADAPT_VALUES = 320_000  # the gradient keeps every block's activations
 MOST_IMAGES = 64
+
+MEAN_ENTROPY = Objective()  # of all samples
 
 
 @dataclass(frozen=True)
@@ -37,18 +41,40 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Gradient:
-    """Of the mean entropy of the reliable samples, with every sample's logits and entropy."""
+    """Of an objective, with every sample's logits [B,K], entropy [B] and activations [B,L+1,d].
+
+    `loss` is the mean entropy of the `reliable` samples, whatever else the objective holds.
+    """
 
     logits: Array
     entropy: Array
+    activations: Array
     reliable: NDArray[np.intp]
     loss: float
     affines: Affines
 
 
+class Said(NamedTuple):
+    """What one module said of some images: logits [B,K], features [B,d], activations [B,L+1,d] if kept."""
+
+    logits: Array
+    features: Array
+    activations: Array | None
+
+    @classmethod
+    def join(cls, parts: Sequence["Said"]) -> "Said":
+        kept = [p.activations for p in parts if p.activations is not None]
+        return cls(
+            np.concatenate([p.logits for p in parts]),
+            np.concatenate([p.features for p in parts]),
+            np.concatenate(kept) if len(kept) == len(parts) else None,
+        )
+
+
 @dataclass(frozen=True)
 class Pass:
-    """Modules on one batch: logits [B,n,K], x̂ [B,d], and the gradient of one of them if asked for.
+    """Modules on one batch: logits [B,n,K], features [B,n,d], x̂ [B,d], and if asked for the activations
+    [B,n,L+1,d], whose last row the features are, and the gradient of one module.
 
     `names` are those that ran, in the order of `loaded`, which are all N. `affines` are the λ that the logits were
     computed with: where a module still has them, its logits still hold.
@@ -57,14 +83,22 @@ class Pass:
     loaded: tuple[str, ...]
     names: tuple[str, ...]
     logits: Array
+    features: Array
     x_hat: Array
     affines: tuple[Affines, ...]
     logit_means: tuple[Array | None, ...]
+    activations: Array | None = None
     gradient: Gradient | None = None
 
     def of(self, name: str) -> Array:
         """One module's logits [B,K]."""
         return self.logits[:, self.names.index(name)]
+
+    def said(self, name: str) -> "Said":
+        """All that one module said of the images."""
+        column = self.names.index(name)
+        activations = None if self.activations is None else self.activations[:, column]
+        return Said(self.logits[:, column], self.features[:, column], activations)
 
     @property
     def columns(self) -> NDArray[np.intp]:
@@ -132,43 +166,52 @@ class Network:
         names: Sequence[str] | None = None,
         *,
         differentiate: str | None = None,
-        threshold: float = np.inf,
+        objective: Objective = MEAN_ENTROPY,
         seen: Sequence[Pass] = (),
+        activations: bool = False,
     ) -> Pass:
         """Every module (or those in `names`) on every image; each image is embedded once.
 
         `affines` holds the modules that differ from their export. With `differentiate` that module's logits
-        come from the gradient graph, with the gradient below `threshold`. `seen` are passes of the same images,
-        one after the other: the modules whose affines have not changed since are not run again.
+        come from the gradient graph, with the gradient of `objective`. `seen` are passes of the same images,
+        one after the other: the modules whose affines have not changed since are not run again, unless
+        `activations` are wanted and those passes have none.
         """
         loaded = self.modules
         modules = {n: m for n, m in loaded.items() if names is None or n in names}
         used = {n: affines.get(n, m.exported) for n, m in modules.items()}
-        logits = {n: np.concatenate([p.of(n) for p in seen]) for n in modules if hold(seen, n, used[n])}
-        missing = [n for n in modules if n not in logits or n == differentiate]
+        enough = not activations or all(p.activations is not None for p in seen)
+        said = {n: [p.said(n) for p in seen] for n in modules if enough and hold(seen, n, used[n])}
+        missing = [n for n in modules if n not in said or n == differentiate]
+        said |= {n: [] for n in missing}
         x_hat = [p.x_hat for p in seen]
-        rows: dict[str, list[Array]] = {n: [] for n in missing}
         gradients = []
         step = self.micro_batch_adapt if differentiate else self.micro_batch
-        for tokens, x in self._embedded(batch, None, step) if missing else ():
+        for rows, tokens, x in self._embedded(batch, None, step) if missing else ():
             for name in missing:
                 inputs = self._inputs(tokens, modules[name], used[name])
                 if name == differentiate:
-                    gradients.append(self._gradient(inputs, threshold))
-                    rows[name].append(gradients[-1][0])
+                    gradients.append(self._gradient(inputs, objective.part(rows)))
+                    logits, found = gradients[-1].logits, gradients[-1].activations
                 else:
-                    rows[name].append(self._run(self._forward, inputs)["logits"].numpy())
+                    out = self._run(self._forward, inputs)
+                    logits, found = out["logits"].numpy(), out["activations"].numpy()
+                # copied, so that the other rows go when they are not kept
+                said[name].append(Said(logits, found[:, -1].copy(), found if activations else None))
             if not seen:
                 x_hat.append(x)
-        logits |= {n: np.concatenate(parts) for n, parts in rows.items()}
+        every = [Said.join(said[n]) for n in modules]
+        kept = [s.activations for s in every if s.activations is not None]
         return Pass(
             loaded=tuple(loaded),
             names=tuple(modules),
-            logits=np.stack([logits[n] for n in modules], axis=1),
+            logits=np.stack([s.logits for s in every], axis=1),
+            features=np.stack([s.features for s in every], axis=1),
             x_hat=np.concatenate(x_hat),
             affines=tuple(used.values()),
             logit_means=tuple(m.logit_means for m in modules.values()),
-            gradient=_combine(gradients, threshold) if gradients else None,
+            activations=np.stack(kept, axis=1) if activations else None,
+            gradient=_combine(gradients, objective) if gradients else None,
         )
 
     def gradient(
@@ -177,33 +220,46 @@ class Network:
         samples: NDArray[np.intp],
         name: str,
         affines: Affines,
-        threshold: float = np.inf,
+        objective: Objective = MEAN_ENTROPY,
     ) -> Gradient:
-        """One module on some samples of the batch."""
+        """One module on some samples of the batch; row i of the objective's target is that of `samples[i]`."""
         module = self.modules[name]
         parts = [
-            self._gradient(self._inputs(tokens, module, affines), threshold)
-            for tokens, _ in self._embedded(batch, samples, self.micro_batch_adapt)
+            self._gradient(self._inputs(tokens, module, affines), objective.part(rows))
+            for rows, tokens, _ in self._embedded(batch, samples, self.micro_batch_adapt)
         ]
-        return _combine(parts, threshold)
+        return _combine(parts, objective)
+
+    def objective_inputs(self, objective: Objective, count: int) -> dict[str, Tensor]:
+        """What the gradient graph takes beside tokens and module, for `count` samples."""
+        dims, weight = self.bundle.manifest.dims, objective.entropy_weight
+        rows, target = np.zeros((dims.depth + 1, dims.width)), np.zeros((count, dims.classes))
+        inputs = {
+            "threshold": objective.threshold,
+            "entropy_weight": 1.0 if weight is None else weight,
+            "align_offset": rows if objective.offset is None else objective.offset,
+            "align_slope": rows if objective.slope is None else objective.slope,
+            "target": target if objective.target is None else objective.target,
+        }
+        return {name: self.engine.tensor(np.asarray(value, np.float32)) for name, value in inputs.items()}
 
     def _embedded(
         self, batch: ImageBatch, samples: NDArray[np.intp] | None, step: int
-    ) -> Iterator[tuple[Tensor, Array]]:
-        """Tokens on the device and x̂, micro-batch after micro-batch."""
+    ) -> Iterator[tuple[slice, Tensor, Array]]:
+        """Which rows, their tokens on the device and x̂, micro-batch after micro-batch."""
         for start in range(0, len(batch) if samples is None else len(samples), step):
-            part = slice(start, start + step)
-            pixels = batch[part] if samples is None else batch.take(samples[part])
+            rows = slice(start, start + step)
+            pixels = batch[rows] if samples is None else batch.take(samples[rows])
             out = self._run(self._embed, {"pixels": self.engine.tensor(pixels)})
-            yield out["tokens"], out["x_hat"].numpy()
+            yield rows, out["tokens"], out["x_hat"].numpy()
 
-    def _gradient(self, inputs: dict[str, Tensor], threshold: float) -> tuple[Array, Array, Array, Array, Array]:
-        inputs["threshold"] = self.engine.tensor(np.array(threshold, np.float32))
-        out = self._run(self.adapt, inputs)
-        logits, entropy, reliable, scale, bias = (
-            out[n].numpy() for n in ("logits", "entropy", "reliable", "ln_scale_grad", "ln_bias_grad")
+    def _gradient(self, inputs: dict[str, Tensor], objective: Objective) -> "_Summed":
+        count = inputs["tokens"].shape()[0]
+        out = self._run(self.adapt, {**inputs, **self.objective_inputs(objective, count)})
+        logits, entropy, activations, scale, bias = (
+            out[n].numpy() for n in ("logits", "entropy", "activations", "ln_scale_grad", "ln_bias_grad")
         )
-        return logits, entropy, reliable, scale, bias
+        return _Summed(logits, entropy, activations, Affines(scale, bias))
 
     def _run(self, graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         self.gate.wait()
@@ -229,21 +285,31 @@ def hold(seen: Sequence[Pass], name: str, affines: Affines) -> bool:
     return bool(seen) and all(name in p.names and p.affines[p.names.index(name)] is affines for p in seen)
 
 
-def _combine(parts: Sequence[tuple[Array, Array, Array, Array, Array]], threshold: float) -> Gradient:
-    """Micro-batches to a batch: sums and counts, never means of means."""
-    logits, entropy, reliable, scale, bias = zip(*parts, strict=True)
-    counts = np.array(reliable, np.float64)
-    share = counts / max(counts.sum(), 1.0)
-    entropies = np.concatenate(entropy)
-    below = np.flatnonzero(entropies < threshold)
+class _Summed(NamedTuple):
+    """What the gradient graph gives for a micro-batch; the gradient is a sum over its samples."""
+
+    logits: Array
+    entropy: Array
+    activations: Array
+    affines: Affines
+
+
+def _combine(parts: Sequence[_Summed], objective: Objective) -> Gradient:
+    """Micro-batches to a batch: a sum of sums, divided once where a mean is wanted."""
+    entropy = np.concatenate([p.entropy for p in parts])
+    reliable = np.flatnonzero(entropy < np.float32(objective.threshold))
+    divisor = max(len(reliable), 1) if objective.entropy_weight is None else 1
     return Gradient(
-        logits=np.concatenate(logits),
-        entropy=entropies,
-        reliable=below,
-        loss=float(entropies[below].mean()) if len(below) else 0.0,
-        affines=Affines(_weighted(scale, share), _weighted(bias, share)),
+        logits=np.concatenate([p.logits for p in parts]),
+        entropy=entropy,
+        activations=np.concatenate([p.activations for p in parts]),
+        reliable=reliable,
+        loss=float(entropy[reliable].mean()) if len(reliable) else 0.0,
+        affines=Affines(
+            _total([p.affines.scale for p in parts], divisor), _total([p.affines.bias for p in parts], divisor)
+        ),
     )
 
 
-def _weighted(values: Sequence[Array], share: NDArray[np.float64]) -> Array:
-    return np.asarray(np.einsum("m,mld->ld", share, np.stack(values)), np.float32)
+def _total(values: Sequence[Array], divisor: int) -> Array:
+    return np.asarray(np.sum(values, axis=0, dtype=np.float64) / divisor, np.float32)

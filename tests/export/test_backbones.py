@@ -16,7 +16,7 @@ from pluto_edge.errors import BackboneError
 from pluto_edge.export import backbone, kernels
 from pluto_edge.export.backbone import check_supported, create, load_weights, read_layout
 from pluto_edge.export.graph import GraphBuilder, WeightsFile
-from pluto_edge.export.parity import entropy_gradient
+from pluto_edge.export.parity import Reference, rows_error
 from pluto_edge.export.torch_vit import TorchViT
 from pluto_edge.export.vit_graph import build_adapt, build_embed, build_forward
 from pluto_edge.modules import Dims, Kind
@@ -77,7 +77,8 @@ def random_module(vit: TorchViT, dims: Dims) -> dict[str, torch.Tensor]:
 
 def run_graphs(
     folder: Path, vit: TorchViT, dims: Dims, pixels: torch.Tensor, module: dict[str, torch.Tensor]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """tokens, x_hat, logits and activations"""
     with WeightsFile(folder / "weights.bin") as weights:
         embed, forward = GraphBuilder("embed", weights), GraphBuilder("forward", weights)
         build_embed(embed, vit.vit)
@@ -89,7 +90,32 @@ def run_graphs(
     second = ort.InferenceSession(folder / "forward.onnx", providers=["CPUExecutionProvider"])
     tokens, x_hat = first.run(None, {"pixels": pixels.numpy()})
     feed = {"tokens": tokens, **{k: v.numpy() for k, v in module.items()}}
-    return tokens, x_hat, second.run(None, feed)[0]
+    return tokens, x_hat, *second.run(["logits", "activations"], feed)
+
+
+def timm_activations(vit: Any, wrapped: TorchViT, pixels: torch.Tensor) -> torch.Tensor:
+    """The head's tokens as timm's own blocks leave them, averaged; and what timm gives its head."""
+    layout, left = wrapped.layout, list[torch.Tensor]()
+    hooks = [block.register_forward_hook(lambda _, __, out: left.append(out)) for block in vit.blocks]
+    features = vit.forward_features(pixels)
+    for hook in hooks:
+        hook.remove()
+    seen = vit.forward_head(features, pre_logits=True)
+    if isinstance(seen, tuple):  # distilled: one for each head
+        seen = torch.stack(seen).mean(dim=0)
+    looked_at = slice(layout.prefix, None) if layout.pool == "average" else slice(0, layout.pooled)
+    return torch.stack([*(x[:, looked_at].mean(dim=1) for x in left), seen], dim=1)
+
+
+def one_row_each(terms: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """The alignment of one block after another, and no other term."""
+    found = []
+    for row in range(len(terms["align_offset"])):
+        alone = {n: torch.zeros_like(terms[n]) for n in ("align_offset", "align_slope", "target", "entropy_weight")}
+        for name in ("align_offset", "align_slope"):
+            alone[name][row] = terms[name][row]
+        found.append({**terms, **alone})
+    return found
 
 
 @pytest.mark.parametrize("feature", FEATURES)
@@ -106,8 +132,11 @@ def test_feature_equals_timm(feature: str, tmp_path: Path) -> None:
     module |= wrapped.backbone_ln() | {"head_weight": vit.head.weight, "head_bias": vit.head.bias}
     for batch in (1, 2, 5):
         pixels = torch.randn(batch, 3, *size)
-        _, _, logits = run_graphs(tmp_path, wrapped, dims, pixels, module)
+        _, _, logits, activations = run_graphs(tmp_path, wrapped, dims, pixels, module)
         assert relative_error(logits, vit(pixels)) < tolerances.LOGITS_FP32
+        # with adapters that do nothing, the tokens between timm's own blocks are the residual stream
+        want = timm_activations(vit, wrapped, pixels)
+        assert rows_error(activations, want) < tolerances.ACTIVATIONS_FP32
 
 
 @pytest.mark.parametrize("feature", FEATURES)
@@ -118,15 +147,23 @@ def test_feature_with_modules_equals_torch(feature: str, kind: Kind, tmp_path: P
     module = random_module(vit, dims)
     pixels = torch.randn(3, 3, *size)
     want_tokens, want_x = vit.embed(pixels)
-    tokens, x_hat, logits = run_graphs(tmp_path, vit, dims, pixels, module)
+    tokens, x_hat, logits, activations = run_graphs(tmp_path, vit, dims, pixels, module)
     assert relative_error(tokens, want_tokens) < tolerances.EMBED_FP32
     assert relative_error(x_hat, want_x) < tolerances.EMBED_FP32
     assert relative_error(logits, vit.logits(want_tokens, module)) < tolerances.LOGITS_FP32
+    assert activations.shape == (3, vit.layout.depth + 1, vit.layout.width)
+    assert rows_error(activations, vit.activations(want_tokens, module)) < tolerances.ACTIVATIONS_FP32
+    head = activations[:, -1] @ module["head_weight"].numpy().T + module["head_bias"].numpy()
+    assert relative_error(head, logits) < tolerances.LOGITS_FP32  # the last row is what the head sees
 
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_gradients_of_every_feature(feature: str, kind: Kind, tmp_path: Path) -> None:
-    """adapt.onnx against autograd, and against finite differences of its own entropy along a direction."""
+    """adapt.onnx against autograd, and against finite differences of its own entropy along a direction.
+
+    Of entropy alone, of all terms at random, and of the alignment of one block after another: a gradient that
+    enters at the wrong block, or at the wrong tokens, would be a small part of the whole.
+    """
     architecture, options, size = FEATURES[feature]
     vit = TorchViT(shake(create(architecture, size, TINY | options)))
     dims = Dims(kind, 4, vit.layout.width, vit.layout.depth, CLASSES)
@@ -139,26 +176,39 @@ def test_gradients_of_every_feature(feature: str, kind: Kind, tmp_path: Path) ->
     assert kernels.without_cuda_kernel(tmp_path / "adapt.onnx") == []
     session = ort.InferenceSession(tmp_path / "adapt.onnx", providers=["CPUExecutionProvider"])
 
-    def run(tokens: torch.Tensor, threshold: float, **changed: torch.Tensor) -> list[np.ndarray]:
-        feed = {k: v.numpy() for k, v in {"tokens": tokens, **module, **changed}.items()}
-        return session.run(None, {**feed, "threshold": np.array(threshold, np.float32)})
+    names = [output.name for output in session.get_outputs()]
+
+    def run(*given: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+        feed = {k: v.numpy() for part in (module, *given) for k, v in part.items()}
+        return dict(zip(names, session.run(names, feed), strict=True))
 
     for batch in (1, 2, 5):
         tokens = vit.embed(torch.randn(batch, 3, *size))[0]
-        want = entropy_gradient(vit, tokens, module)
-        logits, entropy, reliable, scale, bias = run(tokens, float(want["threshold"]))
-        assert reliable == (want["entropy"] < want["threshold"]).sum()
-        assert relative_error(logits, want["logits"]) < tolerances.LOGITS_FP32
-        assert relative_error(entropy, want["entropy"]) < tolerances.LOGITS_FP32
-        assert relative_error(scale, want["ln_scale_grad"]) < tolerances.GRADIENT
-        assert relative_error(bias, want["ln_bias_grad"]) < tolerances.GRADIENT
-    step = 1e-2
-    scale, bias = run(tokens, np.inf)[3:]
-    unit = np.sqrt((scale**2).sum() + (bias**2).sum())
-    moved = {n: torch.from_numpy(v / unit) for n, v in (("ln_scale", scale), ("ln_bias", bias))}
+        want = Reference(vit, tokens, module)
+        entropy, everything = want.entropy_alone(), want.all_terms(torch.Generator().manual_seed(batch))
+        got = run({"tokens": tokens}, entropy)
+        assert got["reliable"] == (want.entropy < entropy["threshold"]).sum()
+        assert relative_error(got["logits"], want.logits) < tolerances.LOGITS_FP32
+        assert relative_error(got["entropy"], want.entropy) < tolerances.LOGITS_FP32
+        assert rows_error(got["activations"], want.activations) < tolerances.ACTIVATIONS_FP32
+        for terms in (entropy, everything, *one_row_each(everything)):
+            got, gradients = run({"tokens": tokens}, terms), want.gradients(terms)
+            for name, gradient in gradients.items():
+                assert relative_error(got[name], gradient) < tolerances.GRADIENT
+    step, count = 1e-2, len(tokens)
+    terms = {**entropy, "threshold": torch.tensor(np.inf)}
+    got = run({"tokens": tokens}, terms)
+    directions = {n: got[f"{n}_grad"] / count for n in ("ln_scale", "ln_bias")}
+    unit = np.sqrt(sum((v**2).sum() for v in directions.values()))
     ends = [
-        run(tokens, np.inf, **{n: module[n] + s * d for n, d in moved.items()})[1].mean() for s in (step, -step)
+        run(
+            {"tokens": tokens},
+            terms,
+            {n: module[n] + s * torch.from_numpy(d / unit) for n, d in directions.items()},
+        )
+        for s in (step, -step)
     ]
+    ends = [end["entropy"].mean() for end in ends]
     assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(unit, rel=tolerances.FINITE_DIFFERENCE)
 
 
@@ -189,17 +239,26 @@ def test_split_swiglu_equals_torch(tmp_path: Path) -> None:
     assert relative_error(logits, vit.logits(vit.embed(pixels)[0], module)) < tolerances.LOGITS_FP32
 
 
+def test_features_are_the_last_activations(kind: Kind) -> None:
+    """In torch, where what is trained and what graphs are checked against must be the same."""
+    vit = TorchViT(shake(create(VIT, (32, 32), TINY)))
+    module = random_module(vit, Dims(kind, 4, 48, 3, CLASSES))
+    tokens = vit.embed(torch.randn(2, 3, 32, 32))[0]
+    torch.testing.assert_close(vit.features(tokens, module), vit.activations(tokens, module)[:, -1], rtol=0, atol=0)
+
+
 def test_graphs_are_plain_onnx(kind: Kind, tmp_path: Path) -> None:
     """No contrib operator, and ONNX's own reference evaluator gives the same numbers."""
     vit = TorchViT(shake(create(VIT, (32, 32), TINY)))
     dims = Dims(kind, 4, 48, 3, CLASSES)
     module, pixels = random_module(vit, dims), torch.randn(2, 3, 32, 32)
-    tokens, _, logits = run_graphs(tmp_path, vit, dims, pixels, module)
+    tokens, _, logits, activations = run_graphs(tmp_path, vit, dims, pixels, module)
     model = onnx.load(tmp_path / "forward.onnx")
     assert {node.domain for node in model.graph.node} == {""}
     feed = {"tokens": tokens, **{k: v.numpy() for k, v in module.items()}}
-    reference = ReferenceEvaluator(model).run(None, feed)[0]
-    assert relative_error(logits, reference) < tolerances.LOGITS_FP32
+    reference = ReferenceEvaluator(model).run(["logits", "activations"], feed)
+    assert relative_error(logits, reference[0]) < tolerances.LOGITS_FP32
+    assert rows_error(activations, reference[1]) < tolerances.ACTIVATIONS_FP32
 
 
 def test_the_last_block_computes_only_the_class_token(tmp_path: Path) -> None:

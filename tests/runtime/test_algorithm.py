@@ -16,6 +16,7 @@ from pluto_edge import AdaptConfig, Runtime, tolerances
 from pluto_edge.export.torch_vit import TorchSelector
 from pluto_edge.modules import Kind, SelectorWeights
 from pluto_edge.runtime import algorithm, selector
+from pluto_edge.runtime.objective import Objective
 from pluto_edge.store import Store
 from pluto_edge.tolerances import relative_error
 
@@ -180,11 +181,11 @@ def test_gradients_add_up_over_micro_batches(make_bundle: Callable[..., Path], f
     entropies = network.gradient(batch, whole, "domain-0", exported).entropy
     threshold = float(np.sort(entropies)[4:6].mean())
     network.micro_batch_adapt = 100
-    want = network.gradient(batch, whole, "domain-0", exported, threshold)
+    want = network.gradient(batch, whole, "domain-0", exported, Objective(threshold))
     assert len(want.reliable) == 5
     for size in (1, 2, 3):
         network.micro_batch_adapt = size
-        got = network.gradient(batch, whole, "domain-0", exported, threshold)
+        got = network.gradient(batch, whole, "domain-0", exported, Objective(threshold))
         np.testing.assert_array_equal(got.reliable, want.reliable)
         assert relative_error(got.affines.scale, want.affines.scale) < tolerances.GRADIENT
         assert relative_error(got.affines.bias, want.affines.bias) < tolerances.GRADIENT
@@ -193,6 +194,6 @@ def test_gradients_add_up_over_micro_batches(make_bundle: Callable[..., Path], f
 def test_no_reliable_sample_gives_zero_gradient(make_bundle: Callable[..., Path], frames: np.ndarray) -> None:
     runtime = Runtime(make_bundle())
     network, batch = runtime._network, runtime._batch(frames)
-    got = network.gradient(batch, np.arange(3), "domain-0", network.modules["domain-0"].exported, 0.0)
+    got = network.gradient(batch, np.arange(3), "domain-0", network.modules["domain-0"].exported, Objective(0.0))
     assert got.affines.norm == 0.0 and got.affines.finite
     assert len(got.reliable) == 0

@@ -149,6 +149,10 @@ def test_not_a_bundle(tmp_path: Path) -> None:
 
 HOSTILE: dict[str, tuple[Callable[[dict], object], str]] = {
     "newer": (lambda m: m.update(schema_version=7), "newer.*pip install --upgrade"),
+    "older": (
+        lambda m: m.update(schema_version=1),
+        "schema version 1.*pluto-export --modules STORE --out .* --force",
+    ),
     "not a number": (lambda m: m.update(schema_version=True), "schema_version"),
     "huge width": (lambda m: m["dims"].update(width=10**12), "beyond"),
     "huge prompts": (lambda m: m["dims"].update(size=10**9), "beyond"),
