@@ -23,10 +23,10 @@ from pluto_edge.runtime.session import Engine
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Compare methods on a bundle and labelled folders, root/<domain>/<class>/images: modules as they are,\n"
-        "Tent, EATA, SAR, CoTTA, NEO, and PLUTO with its parts switched off. All see the same batches in the\n"
-        "same order; labels are used to count, never to learn. Images that the modules were trained on are left\n"
-        "out. Every result is kept: the same command again goes on where it was stopped. Writes results.json,\n"
-        "results.md and report.html."
+        "NEO, T3A, LAME, Tent, EATA, SAR, CoTTA, and PLUTO with its parts switched off. All see the same batches\n"
+        "in the same order; labels are used to count, never to learn. Images that the modules were trained on are\n"
+        "left out. Every result is kept: the same command again goes on where it was stopped. Writes\n"
+        "results.json, results.md and report.html."
     )
     parser.epilog = (
         "examples:\n"
