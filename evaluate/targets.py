@@ -42,16 +42,16 @@ class LeftOut:
     lost: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        said = [f"{n} {what} images left out" for n, what in self._counts if n]
+        """What was left out, for a sentence that asks it."""
+        counts = {"training": self.train, "validation": self.validation}
+        said = [" and ".join(f"{n} {what} images" for what, n in counts.items() if n) or "nothing"]
         if self.kept:
-            said.append(f"{self.kept} validation images used, as a class would have none without them")
+            said.append(f"{self.kept} validation images are used, as a class would have none without them")
         if self.lost:
             said.append(f"no image remains of {', '.join(self.lost)}")
-        return "; ".join(said) or "no image was seen in training"
-
-    @property
-    def _counts(self) -> tuple[tuple[int, str], ...]:
-        return (self.train, "training"), (self.validation, "validation")
+        if self == LeftOut():
+            said.append("no image was seen in training")
+        return "; ".join(said)
 
 
 @dataclass(frozen=True)

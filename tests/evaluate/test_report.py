@@ -247,8 +247,8 @@ def test_what_was_trained_on_is_left_out(
     assert main(arguments) == 0
     out, text = tmp_path / "out", capsys.readouterr().out
     lines = [
-        "left out of other: 3 training images left out; 2 validation images left out",
-        "left out of noise: no image was seen in training",
+        "left out of other: 3 training images and 2 validation images",
+        "left out of noise: nothing; no image was seen in training",
         "not known: which images these modules were trained on: domain-2",
     ]
     for line in lines:

@@ -51,26 +51,26 @@ def test_training_images_are_left_out(folders: Path) -> None:
     learned = pictures(folders, 0)[:3] + pictures(folders, 1)[:1]
     (target,) = find_targets(folders, ["other"], CLASSES, seen=seen(learned, []))
     assert target.left_out == LeftOut(train=4) and len(target) == 20 and not set(target.files) & set(learned)
-    assert str(target.left_out) == "4 training images left out"
+    assert str(target.left_out) == "4 training images"
     assert all(CLASSES[label] == f.parent.name for f, label in zip(target.files, target.labels, strict=True))
     (plain,) = find_targets(folders, ["other"], CLASSES)
     assert plain.left_out is None and plain.digest != target.digest
     (other,) = find_targets(folders, ["noise"], CLASSES, seen=seen(learned, []))
-    assert other.left_out == LeftOut() and str(other.left_out) == "no image was seen in training"
+    assert other.left_out == LeftOut() and str(other.left_out) == "nothing; no image was seen in training"
 
 
 def test_validation_images_are_left_out_if_every_class_remains(folders: Path) -> None:
     held = pictures(folders, 0)[:3] + pictures(folders, 6)[:2]
     (target,) = find_targets(folders, ["other"], CLASSES, seen=seen(pictures(folders, 1)[:2], held))
     assert target.left_out == LeftOut(train=2, validation=5) and len(target) == 17
-    assert str(target.left_out) == "2 training images left out; 5 validation images left out"
+    assert str(target.left_out) == "2 training images and 5 validation images"
 
 
 def test_validation_images_are_used_where_a_class_has_no_others(folders: Path) -> None:
     learned, held = pictures(folders, 0)[:3], pictures(folders, 0)[3:] + pictures(folders, 5)[:1]
     (target,) = find_targets(folders, ["other"], CLASSES, seen=seen(learned, held))
     assert target.left_out == LeftOut(train=3, kept=2) and set(held) < set(target.files)
-    assert "2 validation images used, as a class would have none" in str(target.left_out)
+    assert "2 validation images are used, as a class would have none" in str(target.left_out)
 
 
 def test_an_image_of_both_parts_was_trained_on(folders: Path) -> None:
@@ -94,7 +94,7 @@ def test_nothing_remains(folders: Path) -> None:
     (mixed,) = find_targets(folders, ["noise+other"], CLASSES, seen=everything)
     assert mixed.left_out == LeftOut(train=24) and len(mixed) == DOMAINS["noise"]
     (validated,) = find_targets(folders, ["other"], CLASSES, seen=seen([], pictures(folders, *range(7))))
-    assert validated.left_out == LeftOut(kept=24)
+    assert validated.left_out == LeftOut(kept=24) and str(validated.left_out).startswith("nothing; 24 validation")
 
 
 def test_a_copy_is_the_same_image(folders: Path, tmp_path: Path) -> None:
