@@ -189,12 +189,12 @@ def main() -> None:
 
 def run(group: Group, threads: int) -> tuple[Result, ...]:
     bundle = Bundle(group.bundle)
-    manifest = bundle.manifest
+    manifest, seen = bundle.manifest, bundle.load_seen()
     own = {
-        n: find_targets(folder, manifest.names, manifest.classes) if folder else ()
-        for n, folder in (("probes", group.probe), ("sources", group.source))
+        n: find_targets(folder, manifest.names, manifest.classes, seen=left_out) if folder else ()
+        for n, folder, left_out in (("probes", group.probe, seen), ("sources", group.source, None))
     }
-    targets = find_targets(group.data, group.targets, manifest.classes, group.limit)
+    targets = find_targets(group.data, group.targets, manifest.classes, group.limit, seen)
     methods = choose(group.methods, manifest.adaptation)
     network = RecordedNetwork(bundle, Engine("cpu", threads))
     found: Evaluation = evaluate(network, targets, methods, group.protocol, OUT, store=group.store, **own)

@@ -1,18 +1,20 @@
 """What every compared method is: something that predicts a batch and, in a step, learns from it.
 
-Here are those that leave the network alone: modules as they are, and NEO. `norms.py` has Tent, EATA and SAR,
-`cotta.py` CoTTA, `pluto.py` PLUTO.
+Here are those that leave the network alone: modules as they are, and NEO. `features.py` has T3A and LAME,
+`norms.py` Tent, EATA and SAR, `cotta.py` CoTTA, `pluto.py` PLUTO.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.targets import Stream, StreamBatch
+from pluto_edge.runtime.network import Pass
 from pluto_edge.runtime.state import Affines
 
 Logits = NDArray[np.floating]
@@ -71,6 +73,17 @@ class CottaConfig:
     confidence: float = 0.92  # mean confidence of the exported module below which views are averaged
     views: int = 32
     mirror: bool = True  # half of the views; digits and letters do not survive it
+
+
+def gives_features() -> bool:
+    """Whether a pass through the network gives what the heads see, and not their logits alone."""
+    return "features" in {f.name for f in fields(Pass)}
+
+
+def features_of(network: RecordedNetwork, batch: StreamBatch, module: str) -> NDArray[np.floating]:
+    """What a module's head sees of a batch, as exported: [B,d]."""
+    found: Any = network.run(batch, {}, [module])
+    return np.asarray(found.features[:, 0])
 
 
 class Single(Adapter):

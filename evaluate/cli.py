@@ -1,6 +1,7 @@
 """`pluto eval`: methods compared on a bundle and labelled folders."""
 
 import argparse
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pluto_edge.evaluate.methods import choose, known
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.results import Protocol
 from pluto_edge.evaluate.targets import find_targets
+from pluto_edge.evaluate.verdict import Findings, span
 from pluto_edge.manifest import Bundle
 from pluto_edge.runtime.session import Engine
 
@@ -21,9 +23,10 @@ from pluto_edge.runtime.session import Engine
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Compare methods on a bundle and labelled folders, root/<domain>/<class>/images: modules as they are,\n"
-        "Tent, EATA, SAR, CoTTA, NEO, and PLUTO with its parts switched off. All see the same batches in the\n"
-        "same order; labels are used to count, never to learn. Every result is kept: the same command again goes\n"
-        "on where it was stopped. Writes results.json, results.md and report.html."
+        "NEO, T3A, LAME, Tent, EATA, SAR, CoTTA, and PLUTO with its parts switched off. All see the same batches\n"
+        "in the same order; labels are used to count, never to learn. Images that the modules were trained on are\n"
+        "left out. Every result is kept: the same command again goes on where it was stopped. Writes\n"
+        "results.json, results.md and report.html."
     )
     parser.epilog = (
         "examples:\n"
@@ -66,10 +69,11 @@ def run(options: argparse.Namespace) -> int:
     bundle = Bundle(options.bundle)
     manifest = bundle.manifest
     methods = choose(options.method, manifest.adaptation)
-    targets = find_targets(options.data, options.target, manifest.classes, options.limit)
+    seen = bundle.load_seen()
+    targets = find_targets(options.data, options.target, manifest.classes, options.limit, seen)
     sources, probes = (
-        find_targets(root, manifest.names, manifest.classes) if root is not None else ()
-        for root in (options.source, options.probe)
+        find_targets(root, manifest.names, manifest.classes, seen=left_out) if root is not None else ()
+        for root, left_out in ((options.source, None), (options.probe, seen))
     )
     network = RecordedNetwork(bundle, Engine.of(manifest.precision, options.providers, options.threads))
     with _bar(options.quiet) as bar:
@@ -84,17 +88,29 @@ def run(options: argparse.Namespace) -> int:
             store=options.store,
             progress=_follow(bar),
         )
-    table = report.write(evaluation, protocol, bundle, options.out)
+    findings = report.write(evaluation, protocol, bundle, options.out)
     if not options.quiet:
-        names = [t.name for t in targets]
-        lines = [(row.label, *report.cells(row, names)) for row in table]
-        print(_text.table(("accuracy, %", *names, "average"), lines, right=range(1, len(names) + 2)))
-        for line in report.fallen(table):
+        print(f"{findings.verdict}\n\n{_table(findings, [t.name for t in targets])}")
+        for name, value in report.left_out(evaluation, bundle):
+            print(f"{name}: {value}")
+        for line in report.fallen(findings.rows):
             print(f"collapsed: {line}")
         for name, reason in evaluation.skipped.items():
             print(f"{name} did not run: {reason}")
         print(f"written: {options.out / 'report.html'}, results.md, results.json")
     return 0
+
+
+def _table(findings: Findings, targets: Sequence[str]) -> str:
+    """Accuracy, and how far ahead of each rival the row is that the verdict is about."""
+    ahead = {one.rival: one.average for one in findings.against}
+    header = ["accuracy, %", *targets, "average"] + [f"{findings.ours} is ahead by"] * bool(ahead)
+    lines = []
+    for row in findings.rows:
+        c = ahead.get(row.label)
+        lead = "" if c is None else f"{100 * c.difference:+.1f} ({span(c)})"
+        lines.append([row.label, *report.cells(row, targets), lead][: len(header)])
+    return _text.table(header, lines, right=range(1, len(header)))
 
 
 def _bar(quiet: bool) -> AbstractContextManager[Any]:

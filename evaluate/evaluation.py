@@ -16,6 +16,7 @@ from pluto_edge.evaluate.results import (
     BLEND,
     ENSEMBLE,
     FOLDER,
+    PROBABILITIES,
     Protocol,
     Result,
     file_of,
@@ -24,7 +25,8 @@ from pluto_edge.evaluate.results import (
     mapping,
     save,
 )
-from pluto_edge.evaluate.targets import Indices, Stream, Target, arrange, prepare
+from pluto_edge.evaluate.targets import Indices, LeftOut, Stream, Target, arrange, prepare
+from pluto_edge.runtime.selector import softmax
 
 CACHE = "cache"
 
@@ -45,6 +47,7 @@ class Job:
 class Evaluation:
     results: tuple[Result, ...]
     skipped: dict[str, str]  # methods that could not run, and why
+    left_out: dict[str, LeftOut] = field(default_factory=dict)  # by target, where it is known
 
 
 def evaluate(
@@ -67,6 +70,10 @@ def evaluate(
     _check(network, targets, probes, protocol)
     bench = Bench(network, protocol.learned, store=store)
     skipped = {m.name: reason for m in methods if (reason := m.missing(bench))}
+    able = [m for m in methods if m.name not in skipped]
+    if not able:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        raise ConfigError(f"none of the methods can run. {reasons}")
     (out / FOLDER).mkdir(parents=True, exist_ok=True)
     groups = [tuple(targets)] if protocol.continual else [(t,) for t in targets]
 
@@ -76,7 +83,6 @@ def evaluate(
         keys = [key_of(bundle, method, seed, group[:end], protocol, sources, probes) for end in ends]
         return Job(method, seed, group, tuple(keys))
 
-    able = [m for m in methods if m.name not in skipped]
     jobs = [plan(method, seed, group) for group in groups for seed in range(protocol.seeds) for method in able]
     pending = [job for job in jobs if not all(file_of(out, key).exists() for key in job.keys)]
     if any(job.method.uses_sources for job in pending) and sources:
@@ -88,7 +94,8 @@ def evaluate(
         run = _Run(replace(bench, seed=job.seed), job, protocol, tested, meter)
         for result in run.play([streams[t.name] for t in job.targets]):
             save(out, result)
-    return Evaluation(tuple(load(file_of(out, key)) for job in jobs for key in job.keys), skipped)
+    results = tuple(load(file_of(out, key)) for job in jobs for key in job.keys)
+    return Evaluation(results, skipped, {t.name: t.left_out for t in targets if t.left_out is not None})
 
 
 def _check(
@@ -173,7 +180,9 @@ class _Run:
         target, order = job.targets[index], played.order[self.protocol.shots or 0 :]
         predicted = {row: _labels(values) for row, values in played.logits.items()}
         if job.method.per_module:
-            predicted[ENSEMBLE] = _labels(np.mean(list(played.logits.values()), axis=0, dtype=np.float64))
+            logits = np.stack(list(played.logits.values())).astype(np.float64)
+            predicted[ENSEMBLE] = _labels(logits.mean(axis=0))
+            predicted[PROBABILITIES] = _labels(softmax(logits).mean(axis=0))
         return Result(
             key=job.keys[index],
             method=job.method.name,
@@ -182,6 +191,7 @@ class _Run:
             seed=job.seed,
             protocol=self.protocol,
             batches=tuple(min(size, len(order) - start) for start in range(0, len(order), size)),
+            images=tuple(map(int, order)),
             truth=tuple(target.labels[i] for i in order),
             predicted=predicted,
             unadapted=_labels(stream.recording.logits[order].mean(axis=1)),

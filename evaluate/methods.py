@@ -9,7 +9,8 @@ from typing import Any
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate import norms
-from pluto_edge.evaluate.adapters import Adapter, Bench, CottaConfig, Neo, NoConfig, Single
+from pluto_edge.evaluate.adapters import Adapter, Bench, CottaConfig, Neo, NoConfig, Single, gives_features
+from pluto_edge.evaluate.features import Lame, LameConfig, T3a, T3aConfig
 from pluto_edge.evaluate.pluto import Pluto, ZeroShot
 
 Make = Callable[[Bench, str, Any], Adapter]
@@ -23,9 +24,10 @@ class Method:
         name: as it is asked for, and as it stands in the tables.
         make: an adapter from a bench, a module's name and `config`.
         config: its settings, a dataclass.
-        per_module: it adapts one module, is run for each, and reported as best, worst and ensemble.
+        per_module: it adapts one module, is run for each, and reported as best, worst and ensembles.
         cost: passes through the network an image and module, roughly: for the time that is left.
         torch: it runs in torch, and needs the store.
+        features: it looks at what the modules' heads see.
         uses_sources: it learns something of the modules' own domains first, where their images are given.
     """
 
@@ -35,6 +37,7 @@ class Method:
     per_module: bool = True
     cost: float = 0.01
     torch: bool = False
+    features: bool = False
     uses_sources: bool = False
 
     @property
@@ -44,6 +47,8 @@ class Method:
 
     def missing(self, bench: Bench) -> str:
         """Why it cannot run here, or nothing."""
+        if self.features and not gives_features():
+            return "it looks at the features that the head sees, and the graphs give logits only"
         if not self.torch:
             return ""
         if importlib.util.find_spec("torch") is None or importlib.util.find_spec("timm") is None:
@@ -74,6 +79,8 @@ def known(adaptation: AdaptConfig) -> dict[str, Method]:
     found = [
         Method("single", Single, NoConfig()),
         Method("neo", Neo, NoConfig()),
+        Method("t3a", T3a, T3aConfig(), features=True),
+        Method("lame", Lame, LameConfig(), features=True),
         Method("tent", norms.Tent, norms.TentConfig(), cost=3),
         Method("eata", norms.Eata, norms.EataConfig(), cost=3, uses_sources=True),
         Method("sar", norms.Sar, norms.SarConfig(), cost=5),

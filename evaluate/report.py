@@ -7,12 +7,19 @@ from pathlib import Path
 from pluto_edge._files import write_text
 from pluto_edge._schema import to_text
 from pluto_edge.evaluate.evaluation import Evaluation
-from pluto_edge.evaluate.results import ENSEMBLE, Protocol
-from pluto_edge.evaluate.summary import Cell, Row, rows
+from pluto_edge.evaluate.results import BLEND, ENSEMBLE, Protocol
+from pluto_edge.evaluate.summary import Cell, Row
 from pluto_edge.evaluate.svg import bars, lines
+from pluto_edge.evaluate.verdict import Comparison, Findings, chance, find, span
 from pluto_edge.manifest import Bundle
 
 SINGLES = "Every module as exported"
+LESS = "less each row that needs no hindsight, in points."
+SURE = (
+    "In brackets the 95 % interval by paired bootstrap over images, each with its mean over the orders, and "
+    "McNemar's exact p, of the images on which one is right in more orders than the other; for the average, of the "
+    "images of all targets together."
+)
 REMEMBERED = "Adapted modules, each alone, on their own domains after each target"
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:2em auto;padding:0 1em;color:#1c2330}
@@ -21,17 +28,39 @@ table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 td,th{padding:.25em .7em;text-align:right;border-bottom:1px solid #e3e6ec;white-space:nowrap}
 td:first-child,th:first-child{text-align:left} .best{font-weight:700} .down{color:#b3261e} small{color:#667}
 svg{max-width:100%;height:auto} .scroll{overflow-x:auto} tr.mine td{background:#eef4ff}
+.verdict{font-size:1.15em;padding:.7em 1em;border-left:4px solid #2563eb;background:#f4f7fc}
 """
 
 
-def write(evaluation: Evaluation, protocol: Protocol, bundle: Bundle, out: Path) -> list[Row]:
-    """All three; gives the rows that they show."""
-    table = rows(evaluation.results)
-    facts = describe(evaluation, protocol, bundle)
-    write_text(out / "results.json", to_text({"facts": dict(facts), "skipped": evaluation.skipped, "rows": table}))
-    write_text(out / "results.md", markdown(table, evaluation, facts))
-    write_text(out / "report.html", html(table, evaluation, facts))
-    return table
+def write(evaluation: Evaluation, protocol: Protocol, bundle: Bundle, out: Path) -> Findings:
+    """All three; gives what they say."""
+    findings = find(evaluation.results)
+    facts = [*describe(evaluation, protocol, bundle), *left_out(evaluation, bundle)]
+    data = {
+        "verdict": findings.verdict,
+        "facts": dict(facts),
+        "left_out": evaluation.left_out,
+        "skipped": evaluation.skipped,
+        "rows": findings.rows,
+        "ours": findings.ours,
+        "against": findings.against,
+    }
+    write_text(out / "results.json", to_text(data))
+    write_text(out / "results.md", markdown(findings, evaluation, facts))
+    write_text(out / "report.html", html(findings, evaluation, facts))
+    return findings
+
+
+def left_out(evaluation: Evaluation, bundle: Bundle) -> list[tuple[str, str]]:
+    """Of each target, how many images the modules were made from, and what became of them."""
+    seen = bundle.load_seen()
+    if seen is None:
+        return [("left out", "nothing: this bundle does not say which images it was trained on")]
+    found = [(f"left out of {target}", str(images)) for target, images in evaluation.left_out.items()]
+    unknown = seen.unknown(bundle.manifest.names)
+    if unknown:
+        found.append(("not known", f"which images these modules were trained on: {', '.join(unknown)}"))
+    return found
 
 
 def describe(evaluation: Evaluation, protocol: Protocol, bundle: Bundle) -> list[tuple[str, str]]:
@@ -50,7 +79,7 @@ def describe(evaluation: Evaluation, protocol: Protocol, bundle: Bundle) -> list
         ("protocol", f"{how}; batches of {protocol.batch}; {protocol.seeds} order(s), {protocol.order}"),
     ]
     if own:
-        facts.append(("not left out", f"{', '.join(own)}: there is a module of that name"))
+        facts.append(("domains that are known", f"{', '.join(own)}: there is a module of that name"))
     return facts
 
 
@@ -85,7 +114,7 @@ def remembered(table: Sequence[Row]) -> list[tuple[str, list[str]]]:
     return [
         (row.method, _line(kept))
         for row in table
-        if row.part not in ("best", "worst")
+        if row.part in (ENSEMBLE, BLEND)
         and (kept := [cell.kept for cell in row.cells.values() if cell.kept is not None])
     ]
 
@@ -94,15 +123,27 @@ def _line(values: Sequence[float]) -> list[str]:
     return [f"{100 * v:.1f}" for v in (*values, sum(values) / len(values))]
 
 
-def markdown(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple[str, str]]) -> str:
-    targets = list(table[0].cells) if table else []
-    text = ["# Evaluation", "", *(f"- {name}: {value}" for name, value in facts), ""]
+def difference(c: Comparison) -> str:
+    """In points, with its interval and p."""
+    return f"{100 * c.difference:+.1f} ({span(c)}, {chance(c.p)})"
+
+
+def markdown(findings: Findings, evaluation: Evaluation, facts: Sequence[tuple[str, str]]) -> str:
+    table = findings.rows
+    targets = list(table[0].cells)
+    text = ["# Evaluation", "", findings.verdict, "", *(f"- {name}: {value}" for name, value in facts), ""]
     text += ["Accuracy in %, mean ± standard deviation over the orders. ⚠ collapsed, see below.", ""]
     text += [f"| method | {' | '.join([*targets, 'average'])} |", "|---|" + "---:|" * (len(targets) + 1)]
     for row in table:
         values = cells(row, targets)
         marks = ["⚠ " if row.cells[t].collapsed else "" for t in targets] + [""]
         text.append(f"| {row.label} | {' | '.join(m + v for m, v in zip(marks, values, strict=True))} |")
+    if findings.against:
+        text += ["", f"{findings.ours} {LESS} {SURE}", ""]
+        text += [f"| | {' | '.join([*targets, 'average'])} |", "|---|" + "---:|" * (len(targets) + 1)]
+        for one in findings.against:
+            shown = [difference(c) for c in (*one.targets.values(), one.average)]
+            text.append(f"| {one.rival} | {' | '.join(shown)} |")
     for title, found in (SINGLES, singles(table)), (REMEMBERED, remembered(table)):
         if found:
             text += ["", f"{title}, %:", "", f"| | {' | '.join([*targets, 'average'])} |"]
@@ -115,10 +156,11 @@ def markdown(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple
     return "\n".join(text) + "\n"
 
 
-def html(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple[str, str]]) -> str:
-    targets = list(table[0].cells) if table else []
+def html(findings: Findings, evaluation: Evaluation, facts: Sequence[tuple[str, str]]) -> str:
+    table = findings.rows
+    targets = list(table[0].cells)
     shown = [row for row in table if row.part != "worst"]
-    followed = [row for row in table if row.part not in ("best", "worst")]
+    followed = [row for row in table if row.part in (ENSEMBLE, BLEND)]
     plots = [
         f"<h2>{escape(target)}: accuracy along the stream</h2>"
         + lines([(row.label, row.cells[target].curve) for row in followed])
@@ -129,12 +171,15 @@ def html(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple[str
     return "".join(
         [
             "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
-            f"<title>pluto eval</title><style>{STYLE}</style><h1>pluto eval</h1><ul>",
+            f"<title>pluto eval</title><style>{STYLE}</style><h1>pluto eval</h1>",
+            f"<p class=verdict>{escape(findings.verdict)}</p><ul>",
             *(f"<li><b>{escape(name)}</b>: {escape(value)}</li>" for name, value in facts),
             "</ul><h2>Accuracy, %</h2><p>Mean ± standard deviation over the orders of the stream. Bold: the best ",
-            "that needs no hindsight. Red: collapsed in at least one order.</p><div class=scroll>",
+            "that needs no hindsight. Red: collapsed in at least one order. Pointing at a figure shows its 95 % ",
+            "interval over images.</p><div class=scroll>",
             _table(table, targets),
             "</div>",
+            _against(findings, targets),
             _plain(SINGLES, singles(table), targets),
             _plain(REMEMBERED, remembered(table), targets),
             f"<h2>Collapsed</h2><ul>{down}</ul>" if down else "",
@@ -151,7 +196,7 @@ def html(table: Sequence[Row], evaluation: Evaluation, facts: Sequence[tuple[str
 
 def _table(table: Sequence[Row], targets: Sequence[str]) -> str:
     head = "".join(f"<th>{escape(t)}</th>" for t in [*targets, "average"])
-    fair = [row for row in table if row.part not in ("best", "worst")]
+    fair = [row for row in table if row.fair]
     best = {t: max(row.cells[t].mean for row in fair) for t in targets} if fair else {}
     top = max((row.mean for row in fair), default=0.0)
     body = []
@@ -161,13 +206,39 @@ def _table(table: Sequence[Row], targets: Sequence[str]) -> str:
             cell = row.cells[target]
             kinds = ["best"] if row in fair and cell.mean == best[target] else []
             kinds += ["down"] if cell.collapsed else []
-            title = f" title='{escape(cell.module, quote=True)}'" if cell.module else ""
-            parts.append(f"<td class='{' '.join(kinds)}'{title}>{value}</td>")
+            title = f"{cell.module} {_interval(cell)}".strip()
+            parts.append(f"<td class='{' '.join(kinds)}' title='{escape(title, quote=True)}'>{value}</td>")
         kind = "best" if row in fair and row.mean == top else ""
-        parts.append(f"<td class='{kind}'>{cells(row, targets)[-1]}</td>")
-        mine = " class=mine" if row.part not in ("best", "worst", ENSEMBLE) else ""
+        parts.append(f"<td class='{kind}' title='{_interval(row)}'>{cells(row, targets)[-1]}</td>")
+        mine = " class=mine" if row.part == BLEND else ""
         body.append(f"<tr{mine}><td>{escape(row.label)}</td>{''.join(parts)}</tr>")
     return f"<table><tr><th>method</th>{head}</tr>{''.join(body)}</table>"
+
+
+def _interval(found: Cell | Row) -> str:
+    low, high = found.interval
+    return f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def _against(findings: Findings, targets: Sequence[str]) -> str:
+    if not findings.against:
+        return ""
+    head = "".join(f"<th>{escape(t)}</th>" for t in [*targets, "average"])
+    body = []
+    for one in findings.against:
+        parts = []
+        for c in (*one.targets.values(), one.average):
+            kind = "" if not c.significant else "best" if c.difference > 0 else "best down"
+            parts.append(
+                f"<td class='{kind}'>{100 * c.difference:+.1f}<br><small>{span(c)}, {chance(c.p)}</small></td>"
+            )
+        body.append(f"<tr><td>{escape(one.rival)}</td>{''.join(parts)}</tr>")
+    ours = escape(str(findings.ours))
+    return (
+        f"<h2>{ours} against the others, points</h2><p>{ours} {LESS} {SURE} "
+        "Bold: significant; red: behind.</p><div class=scroll>"
+        f"<table><tr><th></th>{head}</tr>{''.join(body)}</table></div>"
+    )
 
 
 def _plain(title: str, values: Sequence[tuple[str, list[str]]], targets: Sequence[str]) -> str:
@@ -181,7 +252,7 @@ def _plain(title: str, values: Sequence[tuple[str, list[str]]], targets: Sequenc
 def _notes(table: Sequence[Row]) -> str:
     body = []
     for row in table:
-        if row.part in ("best", "worst"):
+        if row.part not in (ENSEMBLE, BLEND):
             continue
         said = ", ".join(f"{k} {v:g}" for k, v in row.notes.items())
         body.append(f"<tr><td>{escape(row.method)}</td><td>{row.seconds:.1f} s</td><td>{escape(said)}</td></tr>")

@@ -16,9 +16,10 @@ from pluto_edge.evaluate.methods import Method
 from pluto_edge.evaluate.targets import Order, Target
 from pluto_edge.version import WRITER
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FOLDER = "results"
-ENSEMBLE, BLEND = "ensemble", "blend"
+ENSEMBLE, PROBABILITIES, BLEND = "ensemble", "ensemble of probabilities", "blend"
+FAIR = (ENSEMBLE, PROBABILITIES, BLEND)  # rows that need no hindsight; all others are modules
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,10 @@ class Protocol:
 class Result:
     """One method on one target in one order: what was predicted, image after image.
 
-    `predicted` has a row for every module and their ensemble, or the one row `blend`. `kept` is the accuracy of
-    each module, as it is after this target, on its own domain; `unadapted` is what the uniform average of the
-    exported modules says: what happens to it is the stream's doing.
+    `images` are their places in the target, in the order of the stream. `predicted` has a row for every module and
+    for their two ensembles, the uniform averages of logits and of probabilities, or the one row `blend`. `kept` is
+    the accuracy of each module, as it is after this target, on its own domain; `unadapted` is what the uniform
+    average of the exported modules says: what happens to it is the stream's doing.
     """
 
     key: str
@@ -71,6 +73,7 @@ class Result:
     seed: int
     protocol: Protocol
     batches: tuple[int, ...]
+    images: tuple[int, ...]
     truth: tuple[int, ...]
     predicted: dict[str, tuple[int, ...]]
     unadapted: tuple[int, ...]

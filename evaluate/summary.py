@@ -6,13 +6,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pluto_edge.evaluate.results import BLEND, ENSEMBLE, Result
+from pluto_edge.evaluate.results import BLEND, ENSEMBLE, FAIR, PROBABILITIES, Result
+from pluto_edge.evaluate.significance import Scores, collect, interval
 
 # Collapse: from the first third of the stream to the last, accuracy falls this much more than that of the same row
 # without learning, and by more than chance; or this share of the last third is predicted as one class that is less
 # than half of it.
 LOST, CHANCE, ONE_CLASS, HALF = 0.15, 3.0, 0.9, 0.5
 MIN_THIRD = 16  # fewer images say nothing
+
+SINGLE = {
+    "best": "best single, in hindsight",
+    "worst": "worst single",
+    ENSEMBLE: "uniform average",
+    PROBABILITIES: "uniform average of probabilities",
+}
 
 Still = dict[tuple[str, int], dict[str, tuple[int, ...]]]  # what does not learn, by target, seed and row
 
@@ -24,6 +32,7 @@ class Cell:
     mean: float
     spread: float
     accuracies: tuple[float, ...]  # by seed
+    interval: tuple[float, float]  # of 95 %, over images
     module: str = ""  # of the best or worst
     modules: dict[str, float] = field(default_factory=dict)  # of an ensemble: each member, mean over the seeds
     collapsed: tuple[str, ...] = ()  # how, once for every seed that did
@@ -36,19 +45,23 @@ class Row:
     """A line of the table."""
 
     method: str
-    part: str  # best, worst, ensemble, or blend for what has no modules of its own
+    part: str  # best or worst, one of the two ensembles, or blend for what has no modules of its own
     cells: dict[str, Cell]  # by target
     mean: float
     spread: float
+    interval: tuple[float, float]  # of 95 %, over images
     notes: dict[str, float]
     seconds: float
 
     @property
+    def fair(self) -> bool:
+        """It needs no hindsight."""
+        return self.part in FAIR
+
+    @property
     def label(self) -> str:
         if self.method == "single":
-            return {"best": "best single, in hindsight", "worst": "worst single", ENSEMBLE: "uniform average"}[
-                self.part
-            ]
+            return SINGLE[self.part]
         return self.method if self.part == BLEND else f"{self.method} {self.part}"
 
 
@@ -61,7 +74,7 @@ def rows(results: Sequence[Result]) -> list[Row]:
             still.setdefault((result.target, result.seed), {}).update(result.predicted)
     for method in dict.fromkeys(r.method for r in results):
         mine = [r for r in results if r.method == method]
-        parts = ("best", "worst", ENSEMBLE) if ENSEMBLE in mine[0].predicted else (BLEND,)
+        parts = ("best", "worst", ENSEMBLE, PROBABILITIES) if ENSEMBLE in mine[0].predicted else (BLEND,)
         found += [_row(method, part, mine, still) for part in parts]
     return found
 
@@ -70,17 +83,19 @@ def _row(method: str, part: str, results: Sequence[Result], still: Still) -> Row
     by_target: dict[str, list[Result]] = {}
     for result in results:
         by_target.setdefault(result.target, []).append(result)
-    cells = {target: _cell(part, group, still) for target, group in by_target.items()}
+    found = {target: _cell(part, group, still) for target, group in by_target.items()}
+    cells = {target: cell for target, (cell, _) in found.items()}
     by_seed = np.array([cell.accuracies for cell in cells.values()]).mean(axis=0)
     notes: dict[str, float] = {}
     for result in results:
         notes |= {k: notes.get(k, 0.0) + v for k, v in result.notes.items()}
     seconds = sum(r.seconds for r in results)
-    return Row(method, part, cells, float(by_seed.mean()), float(by_seed.std()), notes, seconds)
+    sure = interval([scores for _, scores in found.values()])
+    return Row(method, part, cells, float(by_seed.mean()), float(by_seed.std()), sure, notes, seconds)
 
 
-def _cell(part: str, results: Sequence[Result], still: Still) -> Cell:
-    members = [module for module in results[0].predicted if module not in (ENSEMBLE, BLEND)]
+def _cell(part: str, results: Sequence[Result], still: Still) -> tuple[Cell, Scores]:
+    members = [module for module in results[0].predicted if module not in FAIR]
     means = {module: float(np.mean([r.right(module).mean() for r in results])) for module in members}
     name = part
     if part in ("best", "worst"):
@@ -90,16 +105,19 @@ def _cell(part: str, results: Sequence[Result], still: Still) -> Cell:
         collapse(r.predicted[name], r.truth, still.get((r.target, r.seed), {}).get(name, r.unadapted))
         for r in results
     ]
-    return Cell(
+    scores = collect((r.images, r.right(name).astype(int)) for r in results)
+    cell = Cell(
         mean=float(np.mean(accuracies)),
         spread=float(np.std(accuracies)),
         accuracies=tuple(accuracies),
+        interval=interval([scores]),
         module=name if name != part else "",
         modules=means if part == ENSEMBLE else {},
         collapsed=tuple(filter(None, fallen)),
         curve=tuple(map(float, np.mean([curve(r, name) for r in results], axis=0))),
         kept=float(np.mean([v for r in results for v in r.kept.values()])) if results[0].kept else None,
     )
+    return cell, scores
 
 
 def curve(result: Result, row: str) -> NDArray[np.float64]:

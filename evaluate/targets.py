@@ -16,12 +16,42 @@ from pluto_edge._schema import encode
 from pluto_edge.errors import ConfigError
 from pluto_edge.preprocess import IMAGE_SUFFIXES, ImageBatch, Preprocessing, image_files
 from pluto_edge.runtime.run import open_image
+from pluto_edge.seen import Seen, number_of
 
 Array = NDArray[np.float32]
 Indices = NDArray[np.intp]
 Order = Literal["shuffled", "classes"]
 
 PART = 64  # images whose pixels are in memory while a folder is prepared
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Images of a target that the bundle's modules were made from.
+
+    Attributes:
+        train: training images; these are always left out.
+        validation: validation images that are left out.
+        kept: validation images that are used, because a class would have no image without them.
+        lost: classes of which only training images are there, and so none remains.
+    """
+
+    train: int = 0
+    validation: int = 0
+    kept: int = 0
+    lost: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """What was left out, for a sentence that asks it."""
+        counts = {"training": self.train, "validation": self.validation}
+        said = [" and ".join(f"{n} {what} images" for what, n in counts.items() if n) or "nothing"]
+        if self.kept:
+            said.append(f"{self.kept} validation images are used, as a class would have none without them")
+        if self.lost:
+            said.append(f"no image remains of {', '.join(self.lost)}")
+        if self == LeftOut():
+            said.append("no image was seen in training")
+        return "; ".join(said)
 
 
 @dataclass(frozen=True)
@@ -32,15 +62,19 @@ class Target:
     files: tuple[Path, ...]
     labels: tuple[int, ...]
     digest: str  # of the files' names and contents
+    left_out: LeftOut | None = None  # nothing where it is not known which images were trained on
 
     def __len__(self) -> int:
         return len(self.files)
 
 
 def find_targets(
-    root: Path, names: Sequence[str], classes: Sequence[str], limit: int | None = None
+    root: Path, names: Sequence[str], classes: Sequence[str], limit: int | None = None, seen: Seen | None = None
 ) -> tuple[Target, ...]:
-    """The domains below `root`, all of them where `names` is empty; `a+b` is two of them, mixed."""
+    """The domains below `root`, all of them where `names` is empty; `a+b` is two of them, mixed.
+
+    Images that are among `seen` are left out, and then at most `limit` are taken of each.
+    """
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder; want root/<domain>/<class>/images")
     there = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
@@ -48,31 +82,56 @@ def find_targets(
         raise ConfigError(f"{root}: holds no domain folder; want root/<domain>/<class>/images")
     if len(set(names)) < len(names):
         raise ConfigError(f"--target: {', '.join(names)}: a target is there twice")
-    return tuple(_find(root, name, there, classes, limit) for name in names or there)
+    return tuple(_find(root, name, there, classes, limit, seen) for name in names or there)
 
 
-def _find(root: Path, name: str, there: Sequence[str], classes: Sequence[str], limit: int | None) -> Target:
+def _find(
+    root: Path, name: str, there: Sequence[str], classes: Sequence[str], limit: int | None, seen: Seen | None
+) -> Target:
     parts = [name] if name in there else name.split("+")
     unknown = [p for p in parts if p not in there]
     if unknown:
         raise ConfigError(f"{root}: no domain {unknown[0]!r}; there are: {', '.join(there)}")
     files = [f for part in parts for f in domain_files(root / part)]
-    if limit is not None:  # the same images for every seed: a seed is an order
-        chosen = np.random.default_rng(0).permutation(len(files))[:limit]
-        files = [files[i] for i in sorted(chosen)]
     for file in files:
         if file.parent.name not in classes:
             raise ConfigError(
                 f"{file}: {file.parent.name!r} is no class of the bundle; want root/<domain>/<class>/images, "
                 f"with the classes {', '.join(classes[:12])}{' …' if len(classes) > 12 else ''}"
             )
+    left_out = None
+    if seen is not None:
+        files, left_out = unseen(files, seen)
+        if not files:
+            raise ConfigError(
+                f"{root}: {name}: all {left_out.train} images were trained on, so none remains to be evaluated "
+                "on; give images that `pluto train` did not learn from, or other domains with --target"
+            )
+    if limit is not None:  # the same images for every seed: a seed is an order
+        chosen = np.random.default_rng(0).permutation(len(files))[:limit]
+        files = [files[i] for i in sorted(chosen)]
     labels = tuple(classes.index(f.parent.name) for f in files)
-    return Target(name, tuple(files), labels, _digest(root, files))
+    return Target(name, tuple(files), labels, _digest(root, files), left_out)
+
+
+def unseen(files: Sequence[Path], seen: Seen) -> tuple[list[Path], LeftOut]:
+    """The files whose images are not among `seen`; validation images stay if a class would have none without."""
+    numbers = np.array([number_of(sha256(f)) for f in files], np.uint64)
+    learned = np.isin(numbers, seen.train)
+    validation = np.isin(numbers, seen.validation) & ~learned
+    names = np.array([f.parent.name for f in files])
+    there = set(names[~learned])
+    use = there != set(names[~learned & ~validation])
+    kept = ~learned if use else ~learned & ~validation
+    found = [f for f, keep in zip(files, kept, strict=True) if keep]
+    count = int(validation.sum())
+    lost = tuple(map(str, sorted(set(names) - there)))
+    return found, LeftOut(int(learned.sum()), 0 if use else count, count if use else 0, lost)
 
 
 def domain_files(folder: Path) -> list[Path]:
-    """A domain's images; where it is split into train/ and val/ or test/, those that were not trained on."""
-    held = [folder / p for p in ("val", "test") if (folder / p).is_dir()]
+    """A domain's images; where it is split into train/ and test/ or val/, those that were not trained on."""
+    held = [folder / p for p in ("test", "val") if (folder / p).is_dir()]
     if held and (folder / "train").is_dir():
         folder = held[0]
     files = image_files(folder)

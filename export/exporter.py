@@ -26,6 +26,7 @@ from pluto_edge.manifest import (
     EMBED,
     FORWARD,
     MANIFEST,
+    SEEN,
     SELECTOR,
     WEIGHTS,
     FileEntry,
@@ -35,6 +36,7 @@ from pluto_edge.manifest import (
     Precision,
 )
 from pluto_edge.modules import Dims, Module
+from pluto_edge.seen import write_seen
 from pluto_edge.store import Store
 from pluto_edge.version import WRITER
 
@@ -171,7 +173,7 @@ def _check_kernels(folder: Path, precision: Precision) -> str:
 
 
 def _write_modules(folder: Path, store: Store, vit: TorchViT) -> list[Module]:
-    """Copy modules and selector into the bundle; give back the few that parity uses."""
+    """Copy modules, selector and the seen images into the bundle; give back the few modules that parity uses."""
     (folder / "modules").mkdir()
     start = {k: v.numpy() for k, v in vit.backbone_ln().items()}
     checked = []
@@ -182,6 +184,9 @@ def _write_modules(folder: Path, store: Store, vit: TorchViT) -> list[Module]:
             checked.append(module)
     write_tensors(folder / SELECTOR, store.load_selector().tensors)
     write_tensors(folder / BACKBONE_LN, start)
+    seen = store.load_seen()
+    if seen is not None:
+        write_seen(folder / SEEN, seen)
     return checked
 
 

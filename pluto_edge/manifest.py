@@ -7,6 +7,7 @@ bundle/
   modules/<name>.safetensors      one per module
   selector.safetensors
   layernorm.safetensors           the backbone's affines, for modules that come later
+  seen.safetensors                which images the modules were made from, if the store knows
 """
 
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import BundleError, ConfigError
 from pluto_edge.modules import Dims, Module, SelectorWeights, check_tensors
 from pluto_edge.preprocess import Preprocessing
+from pluto_edge.seen import Seen, read_seen
 from pluto_edge.version import WRITER
 
 __all__ = ["Bundle", "FileEntry", "Manifest", "ModuleEntry", "ParityEntry", "Precision"]
@@ -27,7 +29,7 @@ SCHEMA_VERSION = 2  # 1 had graphs without activations, and a gradient of the me
 MAX_DIM = 1_000_000
 MANIFEST, WEIGHTS = "manifest.json", "weights.bin"
 EMBED, FORWARD, ADAPT = "embed.onnx", "forward.onnx", "adapt.onnx"
-SELECTOR, BACKBONE_LN = "selector.safetensors", "layernorm.safetensors"
+SELECTOR, BACKBONE_LN, SEEN = "selector.safetensors", "layernorm.safetensors", "seen.safetensors"
 
 Precision = Literal["fp32", "fp16", "int8"]
 
@@ -166,6 +168,10 @@ class Bundle:
             where=SELECTOR,
             error=BundleError,
         )
+
+    def load_seen(self) -> Seen | None:
+        """Which images the modules were made from; nothing where the bundle does not say."""
+        return read_seen(self.file(SEEN), BundleError) if SEEN in self.manifest.files else None
 
     def _check_file(self, name: str, entry: FileEntry, verify: bool) -> None:
         file = self.file(name)

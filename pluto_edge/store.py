@@ -4,6 +4,7 @@ store/
   store.json                      StoreConfig
   backbone.safetensors            unless the backbone is a timm pretrained tag
   selector.safetensors
+  seen.safetensors                which images it was made from, if that is known
   modules/<name>/                 adapter_config.json, adapter_model.safetensors, README.md
 """
 
@@ -17,6 +18,7 @@ from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.modules import Dims, Kind, Module, SelectorWeights, check_module
 from pluto_edge.preprocess import Preprocessing
+from pluto_edge.seen import Seen, read_seen, write_seen
 from pluto_edge.version import WRITER
 
 __all__ = ["Backbone", "ModuleConfig", "Store", "StoreConfig"]
@@ -130,6 +132,10 @@ class Store:
     def selector_file(self) -> Path:
         return self.path / "selector.safetensors"
 
+    @property
+    def seen_file(self) -> Path:
+        return self.path / "seen.safetensors"
+
     def set_config(self, **changes: Any) -> None:
         self.config = replace(self.config, **changes)
         write_text(self.path / "store.json", to_text(self.config))
@@ -181,6 +187,14 @@ class Store:
 
     def save_selector(self, weights: SelectorWeights) -> None:
         write_tensors(self.selector_file, weights.tensors)
+
+    def load_seen(self) -> Seen | None:
+        """Which images it was made from; nothing where nobody kept it."""
+        return read_seen(self.seen_file, StoreError) if self.seen_file.is_file() else None
+
+    def add_seen(self, seen: Seen) -> None:
+        before = self.load_seen()
+        write_seen(self.seen_file, seen if before is None else before | seen)
 
 
 def check_vacant(path: Path) -> None:

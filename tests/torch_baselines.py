@@ -1,4 +1,4 @@
-"""Tent, EATA, SAR, CoTTA and NEO in torch, with autograd and torch's optimizers: what checks `evaluate`."""
+"""Tent, EATA, SAR, CoTTA, NEO, T3A and LAME in torch, with its autograd and optimizers: what checks `evaluate`."""
 
 from copy import deepcopy
 from typing import Any
@@ -182,3 +182,47 @@ class TorchCotta:
                 mask = masks[key].float()
                 tensor.copy_(start[key] * mask + tensor * (1 - mask))
         return taught
+
+
+class TorchT3a:
+    """Supports as a list, one class after the other looked at anew for every batch."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, keep: int) -> None:
+        self.weight, self.bias, self.keep = weight, bias, keep
+        self.supports: list[tuple[int, float, Tensor]] = []
+        self.note(weight)
+
+    def note(self, features: Tensor) -> None:
+        logits = features @ self.weight.T + self.bias
+        noted = zip(logits.argmax(1).tolist(), entropy_of(logits).tolist(), features, strict=True)
+        self.supports += list(noted)
+
+    def predict(self, features: Tensor) -> Tensor:
+        centres = torch.zeros_like(self.weight)
+        for k in range(len(centres)):
+            surest = sorted((s for s in self.supports if s[0] == k), key=lambda s: s[1])[: self.keep]
+            for _, _, z in surest:
+                centres[k] += torch.nn.functional.normalize(z, dim=0)
+        return features @ torch.nn.functional.normalize(centres, dim=1).T
+
+    def step(self, features: Tensor) -> Tensor:
+        self.note(features)
+        return self.predict(features)
+
+
+def torch_lame(logits: Tensor, features: Tensor, count: int, affinity: str) -> Tensor:
+    """The assignments, iterated as long as it takes."""
+    p, z = logits.softmax(1) + 1e-10, torch.nn.functional.normalize(features, dim=1)
+    distance = torch.stack([torch.stack([(a - b).norm() for b in z]) for a in z])
+    if affinity == "rbf":
+        sigma = distance.sort(dim=1).values[:, min(count, len(z)) - 1].mean()
+        kernel = torch.exp(-(distance**2) / (2 * sigma**2))
+    else:
+        kernel = torch.zeros_like(distance)
+        for i, row in enumerate(distance):
+            others = sorted((j for j in range(len(z)) if j != i), key=row.__getitem__)
+            kernel[i, others[:count]] = 1.0
+    y = logits.softmax(1)
+    for _ in range(100):
+        y = (p.log() + kernel @ y).softmax(1)
+    return y

@@ -20,6 +20,7 @@ from pluto_edge.errors import ConfigError
 from pluto_edge.export.backbone import create, load_backbone, load_weights, preprocessing, read_layout
 from pluto_edge.export.torch_vit import TorchViT
 from pluto_edge.modules import LOGIT_MEANS, Kind, Module, SelectorWeights
+from pluto_edge.seen import Seen, hashes_of
 from pluto_edge.store import Backbone, ModuleConfig, Scalar, Store, StoreConfig, check_vacant
 from pluto_edge.train import report
 from pluto_edge.train.cache import Cache, drop_tokens, open_work
@@ -116,6 +117,7 @@ def run_train(
     bare = [c.domain for c in caches if c.absent(order.names) and not c.has_tokens]
     for _ in workers.each(embed_one, [(store.path, d) for d in bare], progress, "domains embedded"):
         pass
+    store.add_seen(_seen([c.kept for c in caches], [d.name for d in missing]))
     for name in workers.each(train_one, [(store.path, d, recipe) for d in missing], progress, "modules trained"):
         order.list(name)
         progress.say(f"{name}: done")
@@ -132,6 +134,12 @@ def run_train(
     drop_tokens(store)
     order.forget()
     return TrainReport(store.path, matrix, result, tuple(skipped))
+
+
+def _seen(domains: Sequence[Domain], trained: Sequence[str]) -> Seen:
+    """These domains' images (of corrupted ones, the clean files) for the modules that are about to be trained."""
+    train, val = (hashes_of(s.path for d in domains for s in getattr(d, part)) for part in ("train", "val"))
+    return Seen(train, val, tuple(trained))
 
 
 class _Order:

@@ -17,8 +17,9 @@ from pluto_edge.evaluate.methods import choose
 from pluto_edge.evaluate.norms import Tent
 from pluto_edge.evaluate.pluto import Pluto
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.results import ENSEMBLE, Protocol, Result
+from pluto_edge.evaluate.results import ENSEMBLE, PROBABILITIES, Protocol, Result
 from pluto_edge.evaluate.targets import Stream, StreamBatch, arrange, find_targets
+from pluto_edge.runtime.selector import softmax
 
 ONLINE = Protocol(16, 2)
 CLASSES = tuple(f"class-{i}" for i in range(7))
@@ -58,14 +59,15 @@ def test_everything_is_there_once(run: Callable[..., Evaluation], tmp_path: Path
     assert not found.skipped
     for r in found.results:
         assert sum(r.batches) == len(r.truth) and all(len(p) == len(r.truth) for p in r.predicted.values())
-        rows = {"domain-0", "domain-1", "domain-2", ENSEMBLE} if r.method[0] in "st" else {"blend"}
+        assert sorted(r.images) == list(range(len(r.truth)))
+        rows = {"domain-0", "domain-1", "domain-2", ENSEMBLE, PROBABILITIES} if r.method[0] in "st" else {"blend"}
         assert set(r.predicted) == rows
     a, b = (only(found, m, "noise").truth for m in ("single", "pluto"))
     assert a == b, "all methods see the same stream"
     assert only(found, "single", "noise", 1).truth != a
 
 
-def test_the_ensemble_averages_logits(
+def test_the_ensembles_average_logits_and_probabilities(
     run: Callable[..., Evaluation], make_network: Callable[..., RecordedNetwork], make_stream: Callable[..., object]
 ) -> None:
     network = make_network("adapter")
@@ -73,7 +75,25 @@ def test_the_ensemble_averages_logits(
     logits = stream.recording.logits[arrange(stream.target.labels, "shuffled", 0)]  # type: ignore[attr-defined]
     found = only(run(names=("single",)), "single", "noise")
     assert found.predicted[ENSEMBLE] == tuple(logits.mean(axis=1).argmax(axis=1))
+    assert found.predicted[PROBABILITIES] == tuple(softmax(logits).mean(axis=1).argmax(axis=1))
     assert found.predicted["domain-2"] == tuple(logits[:, 2].argmax(axis=1))
+
+
+def test_a_loud_module_against_two_that_agree(
+    run: Callable[..., Evaluation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits go to the loud one, probabilities to the two."""
+
+    class Says(Spy):
+        def __init__(self, bench: Bench, module: str, config: object) -> None:
+            self.learned, self.says = 0, np.eye(7)[0] * 9 if module == "domain-0" else np.eye(7)[1] * 3
+
+        def predict(self, batch: StreamBatch) -> np.ndarray:
+            return np.tile(self.says, (len(batch), 1))
+
+    monkeypatch.setattr("pluto_edge.evaluate.methods.Single", Says)
+    (found,) = run(Protocol(16, 1), ("single",), ("other",)).results
+    assert set(found.predicted[ENSEMBLE]) == {0} and set(found.predicted[PROBABILITIES]) == {1}
 
 
 def test_a_second_run_computes_nothing(run: Callable[..., Evaluation], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +173,7 @@ def test_who_learns_when(
     monkeypatch.setattr("pluto_edge.evaluate.methods.Pluto", Spy)
     (found,) = run(protocol, ("pluto",), ("other",)).results
     assert found.predicted["blend"] == tuple(want)
+    assert len(set(found.images)) == len(want)
 
 
 @pytest.mark.parametrize("continual", [False, True])
@@ -200,6 +221,8 @@ def test_fisher_sources(run: Callable[..., Evaluation], folders: Path) -> None:
 def test_cotta_without_a_store_is_skipped(run: Callable[..., Evaluation]) -> None:
     found = run(Protocol(16, 1), ("single", "cotta"), ("other",))
     assert {r.method for r in found.results} == {"single"} and "--store" in found.skipped["cotta"]
+    with pytest.raises(ConfigError, match=r"none of the methods can run\. cotta: it changes the backbone"):
+        run(Protocol(16, 1), ("cotta",), ("other",))
 
 
 @pytest.mark.parametrize(

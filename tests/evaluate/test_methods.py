@@ -214,11 +214,14 @@ def test_settings_in_a_name() -> None:
 @pytest.mark.parametrize(
     "name, what",
     [
-        ("tennt", "no method 'tennt'; there are: single, neo, tent, eata, sar, cotta, zero-shot, pluto"),
+        ("tennt", "no method 'tennt'; there are: single, neo, t3a, lame, tent, eata, sar, cotta, zero-shot, pluto"),
         ("tent:rate=1", "no setting 'rate'; tent has: lr, momentum"),
         ("single:lr=1", "single has: none"),
         ("pluto:rho=-1", "rho: want"),
         ("pluto:sam=fast", "sam: want"),
+        ("t3a:filter_k=0", "filter_k: want a whole number of at least 1, got 0"),
+        ("lame:neighbours=many", "neighbours: want a whole number"),
+        ("lame:affinity=linear", "affinity: want knn or rbf"),
         ("", "no method ''"),
     ],
 )

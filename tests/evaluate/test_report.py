@@ -2,8 +2,10 @@
 
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,9 +17,12 @@ from hypothesis import strategies as st
 from pluto_edge.cli import main
 from pluto_edge.evaluate.evaluation import Evaluation
 from pluto_edge.evaluate.report import html, markdown, remembered, singles
-from pluto_edge.evaluate.results import ENSEMBLE, Protocol, Result
+from pluto_edge.evaluate.results import ENSEMBLE, PROBABILITIES, Protocol, Result
 from pluto_edge.evaluate.summary import collapse, curve, rows
 from pluto_edge.evaluate.svg import bars, lines
+from pluto_edge.evaluate.verdict import find
+from pluto_edge.export.exporter import run_export
+from pluto_edge.seen import Seen, hashes_of
 from pluto_edge.store import Store
 
 
@@ -25,28 +30,47 @@ def result(method: str, target: str, seed: int, **predicted: list[int]) -> Resul
     truth = (0, 1, 0, 1)
     found = {k: tuple(v) for k, v in predicted.items()}
     return Result(
-        "k", method, {}, target, seed, Protocol(3, 2), (3, 1), truth, found, truth, {"a": 0.5}, {"resets": 1}
+        key="k",
+        method=method,
+        config={},
+        target=target,
+        seed=seed,
+        protocol=Protocol(3, 2),
+        batches=(3, 1),
+        images=(0, 1, 2, 3),
+        truth=truth,
+        predicted=found,
+        unadapted=truth,
+        kept={"a": 0.5},
+        notes={"resets": 1},
     )
+
+
+def adapted(method: str, target: str, seed: int, **predicted: list[int]) -> Result:
+    """Its two ensembles say the same."""
+    return result(method, target, seed, **predicted, **{PROBABILITIES: predicted["ensemble"]})
 
 
 def test_best_worst_and_ensemble() -> None:
     results = [
-        result("tent", "x", 0, a=[0, 1, 0, 1], b=[0, 0, 0, 1], ensemble=[0, 1, 0, 0]),
-        result("tent", "x", 1, a=[0, 0, 0, 0], b=[0, 0, 0, 0], ensemble=[0, 1, 0, 1]),
-        result("tent", "y", 0, a=[1, 0, 0, 0], b=[0, 1, 0, 1], ensemble=[0, 1, 0, 1]),
-        result("tent", "y", 1, a=[1, 0, 0, 0], b=[0, 1, 0, 1], ensemble=[0, 0, 0, 1]),
+        adapted("tent", "x", 0, a=[0, 1, 0, 1], b=[0, 0, 0, 1], ensemble=[0, 1, 0, 0]),
+        adapted("tent", "x", 1, a=[0, 0, 0, 0], b=[0, 0, 0, 0], ensemble=[0, 1, 0, 1]),
+        adapted("tent", "y", 0, a=[1, 0, 0, 0], b=[0, 1, 0, 1], ensemble=[0, 1, 0, 1]),
+        adapted("tent", "y", 1, a=[1, 0, 0, 0], b=[0, 1, 0, 1], ensemble=[0, 0, 0, 1]),
         result("pluto", "x", 0, blend=[0, 1, 0, 1]),
         result("pluto", "x", 1, blend=[0, 1, 0, 1]),
         result("pluto", "y", 0, blend=[0, 1, 0, 1]),
         result("pluto", "y", 1, blend=[0, 1, 0, 0]),
     ]
-    best, worst, ensemble, pluto = rows(results)
-    assert [r.label for r in (best, worst, ensemble, pluto)] == [
+    best, worst, ensemble, probabilities, pluto = rows(results)
+    assert [r.label for r in (best, worst, ensemble, probabilities, pluto)] == [
         "tent best",
         "tent worst",
         "tent ensemble",
+        "tent ensemble of probabilities",
         "pluto",
     ]
+    assert [r.fair for r in (best, worst, ensemble, probabilities, pluto)] == [False, False, True, True, True]
     assert (best.cells["x"].module, best.cells["x"].mean, best.cells["x"].spread) == ("a", 0.75, 0.25)
     assert (best.cells["y"].module, best.cells["y"].mean, best.cells["y"].spread) == ("b", 1.0, 0.0)
     assert (worst.cells["x"].module, worst.cells["y"].module) == ("b", "a")
@@ -54,13 +78,20 @@ def test_best_worst_and_ensemble() -> None:
     assert (pluto.mean, pluto.spread) == (0.9375, 0.0625)
     assert pluto.notes == {"resets": 4}
     assert best.cells["x"].curve == (pytest.approx(5 / 6), 0.5)
+    low, high = pluto.interval
+    assert 0.5 < low < pluto.mean < high == 1.0 and pluto.cells["x"].interval == (1.0, 1.0)
 
 
 def test_single_has_names_of_its_own() -> None:
-    found = rows([result("single", "x", 0, a=[0] * 4, b=[0, 1, 0, 0], ensemble=[0] * 4)])
+    found = rows([adapted("single", "x", 0, a=[0] * 4, b=[0, 1, 0, 0], ensemble=[0] * 4)])
     assert singles(found) == [("a", ["50.0", "50.0"]), ("b", ["75.0", "75.0"])]
     assert remembered(found) == [("single", ["50.0", "50.0"])]
-    assert [r.label for r in found] == ["best single, in hindsight", "worst single", "uniform average"]
+    assert [r.label for r in found] == [
+        "best single, in hindsight",
+        "worst single",
+        "uniform average",
+        "uniform average of probabilities",
+    ]
 
 
 @given(st.integers(1, 90), st.integers(1, 40), st.integers(0, 2**31))
@@ -68,7 +99,8 @@ def test_the_curve_adds_up(count: int, size: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     truth, guess = (tuple(map(int, rng.integers(0, 3, count))) for _ in range(2))
     sizes = tuple(min(size, count - s) for s in range(0, count, size))
-    found = Result("k", "m", {}, "t", 0, Protocol(size, 1), sizes, truth, {"blend": guess}, truth)
+    images = tuple(range(count))
+    found = Result("k", "m", {}, "t", 0, Protocol(size, 1), sizes, images, truth, {"blend": guess}, truth)
     total = (curve(found, "blend") * sizes).sum()
     assert total == pytest.approx(sum(a == b for a, b in zip(truth, guess, strict=True)))
 
@@ -95,15 +127,16 @@ def test_a_row_is_held_against_itself_without_learning() -> None:
     first, average = (0,) * 40 + (1,) * 20 + (2,) * 60, truth
 
     def of(method: str, predicted: tuple[int, ...]) -> Result:
-        found = {"a": predicted, "ensemble": average}
-        return Result("k", method, {}, "t", 0, Protocol(40, 1), (40,) * 3, truth, found, average)
+        found = {"a": predicted, ENSEMBLE: average, PROBABILITIES: average}
+        images = tuple(range(120))
+        return Result("k", method, {}, "t", 0, Protocol(40, 1), (40,) * 3, images, truth, found, average)
 
     weak_at_the_end = (0,) * 40 + (1,) * 40 + (1,) * 40
     still, tent = of("single", weak_at_the_end), of("tent", weak_at_the_end)
     assert not any(row.cells["t"].collapsed for row in rows([still, tent]))
     assert rows([tent])[0].cells["t"].collapsed, "without `single` there is only the average to hold it against"
     forgot = of("tent", first[:80] + (0,) * 40)
-    assert rows([of("single", truth), forgot])[3].cells["t"].collapsed
+    assert rows([of("single", truth), forgot])[4].cells["t"].collapsed
 
 
 @given(st.integers(0, 200), st.integers(0, 2**31))
@@ -137,11 +170,12 @@ def check_page(text: str) -> None:
 
 def test_names_are_escaped() -> None:
     evil = "<b>&'\""
-    found = Evaluation((result("pluto", evil, 0, blend=[0, 1, 0, 1]),), {evil: evil})
-    text = html(rows(found.results), found, [("images", evil)])
+    results = result("pluto", evil, 0, blend=[0, 1, 0, 1]), result(f"pluto:{evil}", evil, 0, blend=[0, 1, 0, 0])
+    found = Evaluation(results, {evil: evil})
+    text = html(find(results), found, [("images", evil)])
     assert "<b>&" not in text.replace("<b>images", "")
     check_page(text)
-    assert "| pluto | 100.0 ± 0.0 |" in markdown(rows(found.results), found, [])
+    assert "| pluto | 100.0 ± 0.0 |" in markdown(find(results), found, [])
 
 
 @given(st.lists(st.tuples(st.text(), st.floats(0, 1), st.floats(0, 0.5), st.booleans()), max_size=25))
@@ -165,15 +199,72 @@ def test_the_command(
     assert main(arguments) == 0
     text = capsys.readouterr().out
     assert "uniform average" in text and "tent ensemble" in text and "cotta:views=1 did not run" in text
+    assert "this bundle does not say which images it was trained on" in text
     facts = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [r["part"] for r in facts["rows"][:3]] == ["best", "worst", ENSEMBLE]
+    assert [r["part"] for r in facts["rows"][:4]] == ["best", "worst", ENSEMBLE, PROBABILITIES]
     assert len(facts["rows"][0]["cells"]["noise"]["accuracies"]) == 2
-    assert "| zero-shot |" in (tmp_path / "out" / "results.md").read_text()
-    check_page((tmp_path / "out" / "report.html").read_text())
+    assert facts["ours"] == "zero-shot", "the first blend, as pluto is not among them"
+    rivals = [one["rival"] for one in facts["against"]]
+    assert "uniform average of probabilities" in rivals and "tent best" not in rivals
+    written = (tmp_path / "out" / "results.md").read_text()
+    assert "| zero-shot |" in written
+    page = (tmp_path / "out" / "report.html").read_text()
+    check_page(page)
+    assert text.splitlines()[0] == facts["verdict"] == written.splitlines()[2] and facts["verdict"] in unescape(
+        page
+    )
     store = make_store("adapter").path
     assert main([*arguments, "--store", str(store), "--limit", "20", "--quiet"]) == 0
     assert capsys.readouterr().out == ""
     assert "cotta:views=1 ensemble" in (tmp_path / "out" / "results.md").read_text()
+
+
+@pytest.fixture
+def seen_bundle(make_store: Callable[..., Store], folders: Path, tmp_path: Path) -> Path:
+    """Trained on class-0 of `other` but for one image, validated on two of class-1; domain-2 nobody knows of."""
+    shutil.copytree(make_store("adapter").path, tmp_path / "store")
+    first, second = (sorted((folders / "other" / f"class-{i}").iterdir()) for i in (0, 1))
+    seen = Seen(hashes_of(first[1:]), hashes_of(second[:2]), ("domain-0", "domain-1"))
+    Store(tmp_path / "store").add_seen(seen)
+    run_export(tmp_path / "store", tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def test_what_was_trained_on_is_left_out(
+    command: list[str], seen_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        *command,
+        "--bundle",
+        str(seen_bundle),
+        "--method",
+        "single",
+        "--target",
+        "other",
+        "--target",
+        "noise",
+    ]
+    assert main(arguments) == 0
+    out, text = tmp_path / "out", capsys.readouterr().out
+    lines = [
+        "left out of other: 3 training images and 2 validation images",
+        "left out of noise: nothing; no image was seen in training",
+        "not known: which images these modules were trained on: domain-2",
+    ]
+    for line in lines:
+        assert line in text and f"- {line}" in (out / "results.md").read_text()
+        assert line.partition(": ")[2] in (out / "report.html").read_text()
+    data = json.loads((out / "results.json").read_text())
+    assert data["left_out"]["other"] == {"train": 3, "validation": 2, "kept": 0, "lost": []}
+    assert data["facts"]["images"] == "other 19, noise 60"
+    assert main([*arguments, "--limit", "19", "--quiet"]) == 0, "the limit is of what remains"
+    assert json.loads((out / "results.json").read_text())["facts"]["images"] == "other 19, noise 19"
+
+
+def test_no_method_can_run(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--method", "cotta", "--quiet"]) == 2
+    assert "none of the methods can run. cotta: it changes the backbone" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from PIL import Image
 
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.targets import Stream, arrange, find_targets, prepare
+from pluto_edge.evaluate.targets import LeftOut, Stream, arrange, find_targets, prepare
 from pluto_edge.preprocess import ImageBatch
+from pluto_edge.seen import Seen, hashes_of
 
 CLASSES = tuple(f"class-{i}" for i in range(7))
 
@@ -30,11 +31,84 @@ def test_targets(folders: Path) -> None:
 
 
 def test_only_images_that_were_not_trained_on(tmp_path: Path) -> None:
-    for part in ("train", "val"):
+    for part in ("train", "val", "test"):
         (tmp_path / "d" / part / "class-0").mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "d" / part / "class-0" / f"{part}.png")
-    (target,) = find_targets(tmp_path, [], CLASSES)
-    assert [f.name for f in target.files] == ["val.png"]
+        (target,) = find_targets(tmp_path, [], CLASSES)
+        assert [f.name for f in target.files] == [f"{part}.png"]
+
+
+def pictures(folders: Path, *labels: int) -> list[Path]:
+    """All images of these classes in the domain `other`: 24 images, of classes 0 to 2 four each, else three."""
+    return [f for label in labels for f in sorted((folders / "other" / f"class-{label}").iterdir())]
+
+
+def seen(train: list[Path], validation: list[Path]) -> Seen:
+    return Seen(hashes_of(train), hashes_of(validation))
+
+
+def test_training_images_are_left_out(folders: Path) -> None:
+    learned = pictures(folders, 0)[:3] + pictures(folders, 1)[:1]
+    (target,) = find_targets(folders, ["other"], CLASSES, seen=seen(learned, []))
+    assert target.left_out == LeftOut(train=4) and len(target) == 20 and not set(target.files) & set(learned)
+    assert str(target.left_out) == "4 training images"
+    assert all(CLASSES[label] == f.parent.name for f, label in zip(target.files, target.labels, strict=True))
+    (plain,) = find_targets(folders, ["other"], CLASSES)
+    assert plain.left_out is None and plain.digest != target.digest
+    (other,) = find_targets(folders, ["noise"], CLASSES, seen=seen(learned, []))
+    assert other.left_out == LeftOut() and str(other.left_out) == "nothing; no image was seen in training"
+
+
+def test_validation_images_are_left_out_if_every_class_remains(folders: Path) -> None:
+    held = pictures(folders, 0)[:3] + pictures(folders, 6)[:2]
+    (target,) = find_targets(folders, ["other"], CLASSES, seen=seen(pictures(folders, 1)[:2], held))
+    assert target.left_out == LeftOut(train=2, validation=5) and len(target) == 17
+    assert str(target.left_out) == "2 training images and 5 validation images"
+
+
+def test_validation_images_are_used_where_a_class_has_no_others(folders: Path) -> None:
+    learned, held = pictures(folders, 0)[:3], pictures(folders, 0)[3:] + pictures(folders, 5)[:1]
+    (target,) = find_targets(folders, ["other"], CLASSES, seen=seen(learned, held))
+    assert target.left_out == LeftOut(train=3, kept=2) and set(held) < set(target.files)
+    assert "2 validation images are used, as a class would have none" in str(target.left_out)
+
+
+def test_an_image_of_both_parts_was_trained_on(folders: Path) -> None:
+    """Its split was another in another run."""
+    (target,) = find_targets(
+        folders, ["other"], CLASSES, seen=seen(pictures(folders, 0)[:2], pictures(folders, 0)[:3])
+    )
+    assert target.left_out == LeftOut(train=2, validation=1)
+
+
+def test_a_class_of_training_images_only_is_named(folders: Path) -> None:
+    (target,) = find_targets(folders, ["other"], CLASSES, seen=seen(pictures(folders, 3), pictures(folders, 4)[:1]))
+    assert target.left_out == LeftOut(train=3, validation=1, lost=("class-3",))
+    assert "no image remains of class-3" in str(target.left_out)
+
+
+def test_nothing_remains(folders: Path) -> None:
+    everything = seen(pictures(folders, *range(7)), [])
+    with pytest.raises(ConfigError, match=r"other: all 24 images were trained on, so none remains"):
+        find_targets(folders, ["other"], CLASSES, seen=everything)
+    (mixed,) = find_targets(folders, ["noise+other"], CLASSES, seen=everything)
+    assert mixed.left_out == LeftOut(train=24) and len(mixed) == DOMAINS["noise"]
+    (validated,) = find_targets(folders, ["other"], CLASSES, seen=seen([], pictures(folders, *range(7))))
+    assert validated.left_out == LeftOut(kept=24) and str(validated.left_out).startswith("nothing; 24 validation")
+
+
+def test_a_copy_is_the_same_image(folders: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere" / "class-2" / "renamed.png"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(pictures(folders, 0)[0].read_bytes())
+    with pytest.raises(ConfigError, match="all 1 images were trained on"):
+        find_targets(tmp_path, [], CLASSES, seen=seen(pictures(folders, 0), []))
+
+
+def test_the_limit_is_of_what_remains(folders: Path) -> None:
+    learned = [f for label in range(7) for f in pictures(folders, label)[1:]]
+    (target,) = find_targets(folders, ["other"], CLASSES, 7, seen(learned, []))
+    assert len(target) == 7 and target.left_out == LeftOut(train=17)
 
 
 def test_the_digest_is_of_contents(tmp_path: Path) -> None:

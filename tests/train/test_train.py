@@ -22,7 +22,9 @@ from pluto_edge.errors import ConfigError
 from pluto_edge.export.backbone import load_backbone
 from pluto_edge.export.exporter import run_export
 from pluto_edge.export.torch_vit import TorchSelector, TorchViT
+from pluto_edge.manifest import SEEN, Bundle
 from pluto_edge.modules import Dims
+from pluto_edge.seen import Seen, hashes_of
 from pluto_edge.store import Store
 from pluto_edge.train.cache import Cache
 from pluto_edge.train.data import scan
@@ -44,6 +46,15 @@ def digests(store: Path, names: tuple[str, ...]) -> dict[str, str]:
     return {str(p.relative_to(store)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
+def check_seen(seen: Seen | None, photos: Path, modules: tuple[str, ...]) -> None:
+    """It has the images of every domain below the folder, each in its part, and these modules."""
+    assert seen is not None and seen.modules == modules
+    for part, found in (("train", seen.train), ("val", seen.validation)):
+        files = [s.path for d in scan(photos) for s in getattr(d, part)]
+        np.testing.assert_array_equal(found, hashes_of(files))
+        assert len(found) == len(files) > 0
+
+
 @pytest.mark.parametrize("kind", ["vpt", "adapter"])
 def test_train_export_predict(photos: Path, weights: Path, tmp_path: Path, kind: str) -> None:
     store = tmp_path / "store"
@@ -59,6 +70,8 @@ def test_train_export_predict(photos: Path, weights: Path, tmp_path: Path, kind:
     assert (store / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     run_export(store, tmp_path / "bundle")
     runtime = Runtime(tmp_path / "bundle")
+    check_seen(Bundle(tmp_path / "bundle").load_seen(), photos, ("dawn", "noon"))
+    assert SEEN in Bundle(tmp_path / "bundle").manifest.files
     (domain, _) = scan(photos)
     prediction = runtime.predict([domain.read(s) for s in domain.val])
     assert (prediction.labels == [s.label for s in domain.val]).mean() > 0.4
@@ -75,10 +88,22 @@ def test_adding_a_domain_leaves_the_others_alone(
     assert digests(store, ("dawn", "noon")) == before
     assert Store(store).names == ("dawn", "noon", "night")
     assert (store / "selector.safetensors").read_bytes() != selector
+    check_seen(Store(store).load_seen(), photos, ("dawn", "noon", "night"))
     assert main(["train", "--data", str(photos), "--into", str(store), "--kind", "adapter", *FAST]) == 2
     assert "it is the store's own" in capsys.readouterr().err
     assert main(["train", "--data", str(photos), "--into", str(store), "--only", "dusk", *FAST]) == 2
     assert "no domain 'dusk'; there are: dawn, night, noon" in capsys.readouterr().err
+
+
+def test_modules_whose_images_nobody_kept_stay_unknown(photos: Path, weights: Path, tmp_path: Path) -> None:
+    """A store of an earlier version: what a run adds is known, what was there is not."""
+    store = tmp_path / "store"
+    main(command(photos, store, weights))
+    Store(store).seen_file.unlink()
+    write_domain(photos, "night")
+    assert main(["train", "--data", str(photos), "--into", str(store), "--only", "night", *FAST]) == 0
+    seen = Store(store).load_seen()
+    assert seen is not None and seen.unknown(Store(store).names) == ["dawn", "noon"]
 
 
 def test_json_report(photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +115,8 @@ def test_json_report(photos: Path, weights: Path, tmp_path: Path, capsys: pytest
     assert set(report["selector"]) == {"blend", "uniform", "best_single", "epochs"}
     (skipped,) = report["skipped"]
     assert "broken.png" in skipped
+    seen = Store(tmp_path / "store").load_seen()
+    assert seen is not None and len(seen.train) + len(seen.validation) == 60, "an unreadable image was not seen"
 
 
 def test_processes_give_the_same_store(photos: Path, weights: Path, tmp_path: Path) -> None:
@@ -115,6 +142,7 @@ def test_corruption_domains(
     assert main(command(tmp_path / "clean", tmp_path / "store", weights, *more)) == 0
     assert Store(tmp_path / "store").names == ("fog-2", "fog-5", "contrast-2", "contrast-5")
     assert "fog, severity 2" in Store(tmp_path / "store").module_config("fog-2").source
+    check_seen(Store(tmp_path / "store").load_seen(), tmp_path / "clean", Store(tmp_path / "store").names)
     for wrong in (("--corruptions", "rain"), ("--corruptions", "fog", "--severities", "0-9")):
         assert main(command(tmp_path / "clean", tmp_path / "other", weights, *wrong)) == 2
         assert not (tmp_path / "other").exists()
