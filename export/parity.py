@@ -13,7 +13,7 @@ from pluto_edge import tolerances
 from pluto_edge._ort import onnxruntime
 from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, ParityEntry, Precision
-from pluto_edge.modules import LN_BIAS, LN_SCALE, LOGIT_MEANS, Module
+from pluto_edge.modules import LN_BIAS, LN_SCALE, Module
 from pluto_edge.tolerances import relative_error
 
 Arrays = dict[str, NDArray[np.float32]]
@@ -157,7 +157,7 @@ def _arrays(tensors: Params) -> Arrays:
 
 
 def _disturbed(vit: TorchViT, module: Module, generator: torch.Generator) -> Params:
-    inputs = {k: torch.from_numpy(v) for k, v in module.tensors.items() if k != LOGIT_MEANS}
+    inputs = {k: torch.from_numpy(v) for k, v in module.tensors.items() if k not in module.dims.optional_shapes}
     tensors = {**vit.backbone_ln(), **inputs}
     for name in (LN_SCALE, LN_BIAS):
         noise = torch.randn(tensors[name].shape, generator=generator)

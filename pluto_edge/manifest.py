@@ -18,7 +18,7 @@ from pluto_edge._files import Tensors, check_name, inside, read_tensors, sha256
 from pluto_edge._schema import check_version, decode, read_json
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import BundleError, ConfigError
-from pluto_edge.modules import Dims, Module, SelectorWeights, check_tensors
+from pluto_edge.modules import Dims, Module, Role, SelectorWeights, check_signature, check_tensors
 from pluto_edge.preprocess import Preprocessing
 from pluto_edge.seen import Seen, read_seen
 from pluto_edge.version import WRITER
@@ -50,6 +50,7 @@ class ModuleEntry:
 
     name: str
     source: str = ""
+    role: Role = "specialist"
     metrics: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,6 +100,8 @@ class Manifest:
             raise ConfigError("modules: a bundle has at least one module")
         if len({m.name for m in self.modules}) < len(self.modules):
             raise ConfigError("modules: a name is there twice")
+        if sum(m.role == "generalist" for m in self.modules) > 1:
+            raise ConfigError("modules: there are two generalists; want one at most")
         for name in ("size", "width", "depth", "classes"):
             if getattr(self.dims, name) > MAX_DIM:
                 raise ConfigError(f"dims.{name}: {getattr(self.dims, name)} is beyond {MAX_DIM:,}")
@@ -151,7 +154,8 @@ class Bundle:
         dims = self.manifest.dims
         module = Module(name, dims, read_tensors(self.file(entry.file), BundleError))
         shapes = {**dims.shapes, **dims.ln_shapes}
-        check_tensors(module.tensors, shapes, entry.file, BundleError, optional=dims.logit_shapes)
+        check_tensors(module.tensors, shapes, entry.file, BundleError, optional=dims.optional_shapes)
+        check_signature(module, entry.file, BundleError)
         return module
 
     def load_backbone_affines(self) -> Tensors:

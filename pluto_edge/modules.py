@@ -14,12 +14,16 @@ from numpy.typing import NDArray
 from pluto_edge._files import Tensors
 from pluto_edge._schema import Error
 from pluto_edge.errors import ConfigError
+from pluto_edge.signature import Shape, Signature
+from pluto_edge.signature import shapes as signature_shapes
 
 Kind = Literal["vpt", "adapter"]
 Array = NDArray[np.float32]
 
 LN_SCALE, LN_BIAS = "ln_scale", "ln_bias"
-LOGIT_MEANS = "logit_means"
+LOGIT_MEANS = "logit_means"  # in the files of earlier versions, and not used any more
+
+Role = Literal["specialist", "generalist"]
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,9 @@ class Dims:
         return {LN_SCALE: self.ln_shape, LN_BIAS: self.ln_shape}
 
     @property
-    def logit_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Mean logits on the module's source: of each class on images of that class, and on all others."""
-        return {LOGIT_MEANS: (2, self.classes)}
+    def optional_shapes(self) -> dict[str, Shape]:
+        """What a module may have beyond that: its signature."""
+        return {**signature_shapes(self.width, self.depth, self.classes), LOGIT_MEANS: (2, self.classes)}
 
     @property
     def parameters(self) -> int:
@@ -81,13 +85,16 @@ class Dims:
 class Module:
     """One module's tensors.
 
-    `ln_scale` and `ln_bias` may be absent: then they are the backbone's. So may `logit_means`: then its logits are
-    not re-centred.
+    `ln_scale` and `ln_bias` may be absent: then they are the backbone's. So may the tensors of its signature.
     """
 
     name: str
     dims: Dims
     tensors: Tensors = field(repr=False)
+
+    def signature(self, error: Error) -> Signature | None:
+        """What its source looked like to it, if it knows."""
+        return Signature.find(self.tensors, f"module {self.name!r}", error)
 
 
 def check_tensors(
@@ -95,7 +102,7 @@ def check_tensors(
     shapes: dict[str, tuple[int, ...]],
     where: str,
     error: Error,
-    optional: dict[str, tuple[int, ...]] | None = None,
+    optional: dict[str, Shape] | None = None,
 ) -> None:
     """Exactly the tensors in `shapes` (and any of `optional`), each of its shape."""
     optional = optional or {}
@@ -107,8 +114,9 @@ def check_tensors(
         raise error(f"{where}: tensor {unknown[0]!r} is not part of this kind of module")
     for name, value in tensors.items():
         want = {**shapes, **optional}[name]
-        if value.shape != want:
-            raise error(f"{where}: {name}: want shape {list(want)}, got {list(value.shape)}")
+        if len(value.shape) != len(want) or any(w not in (None, n) for w, n in zip(want, value.shape, strict=True)):
+            shown = ["any" if w is None else w for w in want]
+            raise error(f"{where}: {name}: want shape {shown}, got {list(value.shape)}")
 
 
 def check_module(module: Module, where: str, error: Error) -> None:
@@ -117,10 +125,20 @@ def check_module(module: Module, where: str, error: Error) -> None:
         module.dims.shapes,
         where,
         error,
-        optional={**module.dims.ln_shapes, **module.dims.logit_shapes},
+        optional={**module.dims.ln_shapes, **module.dims.optional_shapes},
     )
+    check_signature(module, where, error)
     if (LN_SCALE in module.tensors) != (LN_BIAS in module.tensors):
         raise error(f"{where}: {LN_SCALE} and {LN_BIAS} come together or not at all")
+
+
+def check_signature(module: Module, where: str, error: Error) -> None:
+    """All of its tensors or none, and of numbers that can be used."""
+    own = [n for n in signature_shapes(module.dims.width, module.dims.depth, module.dims.classes)]
+    missing = [n for n in own if n not in module.tensors]
+    if missing and len(missing) < len(own):
+        raise error(f"{where}: tensor {missing[0]!r} is missing; a signature is whole or not there")
+    module.signature(error)
 
 
 @dataclass(frozen=True)

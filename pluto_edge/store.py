@@ -16,7 +16,7 @@ from pluto_edge._files import check_name, inside, read_tensors, whole_folder, wr
 from pluto_edge._schema import check_version, decode, read_json, to_text
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, StoreError
-from pluto_edge.modules import Dims, Kind, Module, SelectorWeights, check_module
+from pluto_edge.modules import Dims, Kind, Module, Role, SelectorWeights, check_module
 from pluto_edge.preprocess import Preprocessing
 from pluto_edge.seen import Seen, read_seen, write_seen
 from pluto_edge.version import WRITER
@@ -80,7 +80,10 @@ class StoreConfig:
 
 @dataclass(frozen=True)
 class ModuleConfig:
-    """`adapter_config.json`: enough to tell whether a module fits a store or a bundle."""
+    """`adapter_config.json`: enough to tell whether a module fits a store or a bundle.
+
+    A specialist knows one domain. The generalist, if there is one, was trained on all of them together.
+    """
 
     name: str
     kind: Kind
@@ -90,6 +93,7 @@ class ModuleConfig:
     classes: tuple[str, ...]
     architecture: str
     source: str = ""
+    role: Role = "specialist"
     metrics: dict[str, float] = field(default_factory=dict)
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
