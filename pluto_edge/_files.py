@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +67,13 @@ def read_tensors(path: Path, error: Error) -> Tensors:
 
 
 def write_tensors(path: Path, tensors: Tensors) -> None:
-    arrays = {k: np.ascontiguousarray(v, dtype=np.float32) for k, v in tensors.items()}
+    """Float32, but what is given in half precision stays so."""
+    arrays = {k: np.ascontiguousarray(v, dtype=_float(v.dtype)) for k, v in tensors.items()}
     write_bytes(path, save(arrays))
+
+
+def _float(given: np.dtype[Any]) -> type[np.float16] | type[np.float32]:
+    return np.float16 if given == np.float16 else np.float32
 
 
 def write_text(path: Path, text: str) -> None:

@@ -11,6 +11,7 @@ from pluto_edge.version import WRITER
 # subcommand: (module with `add_arguments` and `run`, what it does)
 COMMANDS = {
     "train": ("pluto_edge.train.cli", "train modules and a selector from labelled folders into a store"),
+    "signatures": ("pluto_edge.train.signatures_cli", "add signatures to the modules of an older store"),
     "export": ("pluto_edge.export.cli", "compile a module store into a bundle of ONNX graphs"),
     "run": ("pluto_edge.runtime.run", "feed folders of images to a bundle and adapt on the way"),
     "replay": ("pluto_edge.runtime.replay", "make a picture and a report of a recorded stream"),

@@ -25,6 +25,7 @@ __all__ = ["Backbone", "ModuleConfig", "Store", "StoreConfig"]
 
 SCHEMA_VERSION = 1
 MAX_CLASSES = 100_000
+MODULE_FILE = "adapter_model.safetensors"
 
 Scalar = bool | int | float | str
 
@@ -94,6 +95,7 @@ class ModuleConfig:
     architecture: str
     source: str = ""
     role: Role = "specialist"
+    domains: tuple[str, ...] = ()  # that a generalist learned from
     metrics: dict[str, float] = field(default_factory=dict)
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
@@ -129,6 +131,19 @@ class Store:
         return self.config.sources
 
     @property
+    def specialists(self) -> tuple[str, ...]:
+        """The modules that know one domain each, in order."""
+        return tuple(n for n in self.names if self.module_config(n).role == "specialist")
+
+    @property
+    def generalist(self) -> str | None:
+        """The module that learned from all domains, if there is one."""
+        found = [n for n in self.names if self.module_config(n).role == "generalist"]
+        if len(found) > 1:
+            raise StoreError(f"{self.path}: {found[0]!r} and {found[1]!r} are both generalists; want one at most")
+        return found[0] if found else None
+
+    @property
     def backbone_file(self) -> Path:
         return self.path / "backbone.safetensors"
 
@@ -139,6 +154,12 @@ class Store:
     @property
     def seen_file(self) -> Path:
         return self.path / "seen.safetensors"
+
+    def module_file(self, name: str) -> Path:
+        return self.path / "modules" / name / MODULE_FILE
+
+    def card_file(self, name: str) -> Path:
+        return self.path / "modules" / name / "README.md"
 
     def set_config(self, **changes: Any) -> None:
         self.config = replace(self.config, **changes)
@@ -174,7 +195,7 @@ class Store:
             raise StoreError(f"module {module.name!r}: tensors and description do not belong together")
         check_module(module, f"module {module.name!r}", StoreError)
         with whole_folder(self.path / "modules" / module.name) as folder:
-            write_tensors(folder / "adapter_model.safetensors", module.tensors)
+            write_tensors(folder / MODULE_FILE, module.tensors)
             write_text(folder / "adapter_config.json", to_text(config))
             write_text(folder / "README.md", card or f"# {module.name}\n")
 
@@ -215,7 +236,7 @@ def read_module_config(folder: Path) -> ModuleConfig:
 
 
 def read_module(folder: Path, config: ModuleConfig) -> Module:
-    file = folder / "adapter_model.safetensors"
+    file = folder / MODULE_FILE
     module = Module(config.name, config.dims, read_tensors(file, StoreError))
     check_module(module, str(file), StoreError)
     return module

@@ -2,9 +2,10 @@
 
 .work/
   tokens/<domain>             tokens of both splits, memory-mapped; deleted when the run is over
+  tokens/generalist-<digest>  the same of all domains, while the generalist is trained
   features/<domain>           x̂ and labels of both splits, and which images could not be read
-  logits/<module>@<domain>    one module's logits on both splits
-  <domain>.<kind>             the checkpoint of a training that is under way
+  logits/<module>@<domain>    one module's logits on both splits; the generalist's on validation images only
+  <module>.<kind>             the checkpoint of a training that is under way
 
 All are safetensors. What is found is used only if it is of the very same images: their paths, sizes and times of
 change, their split, corruption and preprocessing make the digest that every file carries.
@@ -59,10 +60,6 @@ class Cache:
     def features_file(self) -> Path:
         return self.work / "features" / f"{self.domain.name}.safetensors"
 
-    @property
-    def checkpoint(self) -> Path:
-        return self.work / f"{self.domain.name}.{self.store.config.kind}.safetensors"
-
     def logits_file(self, module: str) -> Path:
         return self.work / "logits" / f"{module}@{self.domain.name}.safetensors"
 
@@ -75,7 +72,7 @@ class Cache:
 
     @property
     def has_tokens(self) -> bool:
-        return all(_metadata(f).get("digest") == self.digest for f in (self.tokens_file, self.features_file))
+        return all(metadata(f).get("digest") == self.digest for f in (self.tokens_file, self.features_file))
 
     @property
     def unreadable(self) -> dict[str, str]:
@@ -101,7 +98,7 @@ class Cache:
             unreadable = {k: v for batches in found.values() for b in batches for k, v in b.unreadable.items()}
             _check_enough(self.domain, unreadable)
             out.seek(0)
-            out.write(_header({p: [sum(len(b.labels) for b in found[p]), *shape] for p in PARTS}, self.digest))
+            out.write(header({p: [sum(len(b.labels) for b in found[p]), *shape] for p in PARTS}, self.digest))
         tensors = {f"{p}.x_hat": torch.cat([b.x_hat for b in found[p]]) for p in PARTS}
         tensors |= {f"{p}.labels": torch.cat([b.labels for b in found[p]]) for p in PARTS}
         write_bytes(
@@ -125,10 +122,14 @@ class Cache:
 
     def absent(self, modules: Sequence[str]) -> list[str]:
         """Of these modules, those whose logits on this domain are not here, or are of other images or weights."""
-        return [m for m in modules if _metadata(self.logits_file(m)) != self._logits_key(m)]
+        return [m for m in modules if metadata(self.logits_file(m)) != self._logits_key(m)]
 
-    def add_logits(self, vit: TorchViT, modules: Sequence[str], step: Step = ignore) -> None:
-        parts = {part: self._drawn(self.embedded(part)) for part in PARTS}
+    def add_logits(
+        self, vit: TorchViT, modules: Sequence[str], step: Step = ignore, splits: Sequence[str] = PARTS
+    ) -> None:
+        if not modules:
+            return
+        parts = {part: self._drawn(self.embedded(part)) for part in splits}
         self.work.joinpath("logits").mkdir(exist_ok=True)
         done, total = 0, sum(len(data) for data in parts.values()) * len(modules)
         step(done, total, "")
@@ -169,10 +170,10 @@ class Cache:
         return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[: self.limit]
 
     def _features(self, key: str) -> str:
-        return _metadata(self.features_file).get(key, "{}")
+        return metadata(self.features_file).get(key, "{}")
 
     def _logits_key(self, module: str) -> dict[str, str]:
-        weights = self.store.path / "modules" / module / "adapter_model.safetensors"
+        weights = self.store.module_file(module)
         key = {"digest": self.digest, "module": sha256(weights) if weights.is_file() else ""}
         return key if self.limit is None else {**key, "limit": str(self.limit)}
 
@@ -216,7 +217,16 @@ def _check_enough(domain: Domain, unreadable: dict[str, str]) -> None:
         raise ConfigError(f"{cause} that can be read; {path}: {why}") from cause
 
 
-def _metadata(file: Path) -> dict[str, str]:
+def move_logits(store: Store, module: str, before: str) -> None:
+    """A module's file has other bytes but the same weights: logits of the file with hash `before` are kept."""
+    now = sha256(store.module_file(module))
+    for file in (store.path / WORK / "logits").glob(f"{module}@*.safetensors"):
+        found = metadata(file)
+        if found.get("module") == before:
+            write_bytes(file, save(load_file(file), {**found, "module": now}))
+
+
+def metadata(file: Path) -> dict[str, str]:
     try:
         with safe_open(file, framework="pt") as opened:
             return opened.metadata() or {}
@@ -224,7 +234,7 @@ def _metadata(file: Path) -> dict[str, str]:
         return {}
 
 
-def _header(shapes: dict[str, list[int]], digest: str) -> bytes:
+def header(shapes: dict[str, list[int]], digest: str) -> bytes:
     """A safetensors header of `HEADER` bytes for float32 tensors that follow in this order."""
     entries: dict[str, Any] = {"__metadata__": {"digest": digest}}
     start = 0

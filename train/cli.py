@@ -16,7 +16,7 @@ from pluto_edge.train.data import Domain, corrupted, scan
 from pluto_edge.train.jobs import Workers
 from pluto_edge.train.module import Recipe
 from pluto_edge.train.progress import Bars, Silent
-from pluto_edge.train.report import table
+from pluto_edge.train.report import summary, table
 from pluto_edge.train.selector import SelectorRecipe
 from pluto_edge.train.trainer import BackboneChoice, TrainReport, create_store, describe, run_train
 
@@ -37,7 +37,8 @@ BACKBONE_OPTIONS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Train one small module per source domain on a frozen timm ViT, and a selector over them, into a store.\n"
+        "Train one small module per source domain on a frozen timm ViT, one of all domains together (the\n"
+        "generalist), and a selector over them, into a store.\n"
         "Folders: ROOT/<domain>/<class>/images, or ROOT/<domain>/train|val/<class>/images."
     )
     parser.epilog = (
@@ -55,10 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--out", type=Path, metavar="STORE", help="new store to write")
     where.add_argument("--into", type=Path, metavar="STORE", help="store to add to, or to go on with")
     parser.add_argument("--only", action="append", metavar="DOMAIN", help="this domain only (may be repeated)")
+    parser.add_argument(
+        "--no-generalist",
+        dest="generalist",
+        action="store_false",
+        help="no module that learns from all domains together (the paper's; default: with two domains or more "
+        "there is one, trained anew when a domain is added)",
+    )
     _backbone_arguments(parser.add_argument_group("backbone (with --out)"))
     _recipe_arguments(parser.add_argument_group("recipe (the defaults suit a few hundred images a domain)"))
     _selector_arguments(parser.add_argument_group("selector (the paper's: --withhold 0 --temperature 1)"))
-    _corruption_arguments(parser.add_argument_group("corruption domains, made from one clean folder"))
+    add_corruption_arguments(parser.add_argument_group("corruption domains, made from one clean folder"))
     running = parser.add_argument_group("running")
     running.add_argument("--jobs", type=int, default=1, help="domains trained at the same time (default: 1)")
     running.add_argument(
@@ -132,7 +140,7 @@ def _selector_arguments(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _corruption_arguments(group: argparse._ArgumentGroup) -> None:
+def add_corruption_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--corruptions", metavar="LIST", help="comma-separated names, or all: " + ", ".join(NAMES))
     group.add_argument("--severities", default="1-5", help="for example 3, 1-5 or 1,3,5 (default: 1-5)")
 
@@ -155,6 +163,7 @@ def run(options: argparse.Namespace) -> int:
                     seed=recipe.seed,
                 ),
                 only=options.only or (),
+                generalist=options.generalist,
                 workers=workers,
                 progress=progress,
             )
@@ -185,12 +194,8 @@ def go_on(store: Store) -> str:
 
 
 def show(result: TrainReport) -> None:
-    s = result.selector
     print(table(result.matrix))
-    print(
-        f"\nall validation images: selector's blend {s.blend:.3f}, uniform average {s.uniform:.3f}, "
-        f"best single module {s.best_single:.3f}"
-    )
+    print(f"\nall validation images: {summary(result)}")
     for problem in result.skipped[:10]:
         print(f"left out: {problem}")
     if len(result.skipped) > 10:
@@ -211,7 +216,7 @@ def choose_domains(options: argparse.Namespace) -> list[Domain]:
             )
         names = parse_corruptions(options.corruptions)
         domains = corrupted(domains[0], names, parse_severities(options.severities), options.seed)
-    if options.only:
+    if getattr(options, "only", None):
         unknown = [n for n in options.only if n not in {d.name for d in domains}]
         if unknown:
             raise ConfigError(f"--only: no domain {unknown[0]!r}; there are: {', '.join(d.name for d in domains)}")

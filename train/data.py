@@ -13,6 +13,8 @@ from pluto_edge.errors import ConfigError
 from pluto_edge.preprocess import image_files
 from pluto_edge.train.corruptions import corrupt
 
+GENERALIST = "generalist"  # the module that learns from all domains; no domain has its name
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -80,6 +82,10 @@ def corrupted(clean: Domain, names: Sequence[str], severities: Sequence[int], se
 
 def _scan_domain(folder: Path, val_share: float, per_class: int | None, seed: int) -> Domain:
     check_name(folder.name, f"{folder.parent}: domain", ConfigError)
+    if folder.name == GENERALIST:
+        raise ConfigError(
+            f"{folder}: no domain may be named {GENERALIST!r}, that is the module of all of them; rename the folder"
+        )
     below = {p.name for p in folder.iterdir() if p.is_dir()}
     split = "train" in below and bool(below & {"val", "test"})
     parts = {"train": folder / "train", "val": folder / ("val" if "val" in below else "test")}

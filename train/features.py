@@ -69,14 +69,10 @@ def logits(vit: TorchViT, data: Embedded, module: Params) -> Iterator[Tensor]:
         yield vit.logits(tokens, module)
 
 
-def logit_means(values: Tensor, labels: Tensor) -> Tensor:
-    """[2,K]: every class's mean logit on images of that class and on all others, for re-centring on the device.
-
-    A class that has no image here takes the average of the others.
-    """
-    own = torch.nn.functional.one_hot(labels, values.shape[1]).to(values.dtype)
-    rows = [(values * mask).sum(dim=0) / mask.sum(dim=0) for mask in (own, 1 - own)]
-    return torch.stack([torch.where(row.isfinite(), row, row[row.isfinite()].mean()) for row in rows])
+@torch.no_grad()
+def activations(vit: TorchViT, data: Embedded, module: Params) -> Tensor:
+    """[n,L+1,d] with one module."""
+    return torch.cat([vit.activations(tokens, module) for tokens in torch.split(data.tokens, EMBED_BATCH)])
 
 
 def accuracy(prediction: Tensor, truth: Tensor) -> float:

@@ -43,6 +43,10 @@ class Workers:
             if value is not None and value < 1:
                 raise ConfigError(f"{name}: want at least 1, got {value}")
 
+    @property
+    def parallel(self) -> bool:
+        return self.ray or self.jobs > 1
+
     def each(self, job: Job, arguments: Arguments, progress: Progress, title: str) -> Iterator[str]:
         """Run `job` with every tuple of arguments; gives its results as they come."""
         if not arguments:

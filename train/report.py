@@ -12,37 +12,49 @@ from pluto_edge.train.data import Domain
 from pluto_edge.train.module import Recipe
 
 if TYPE_CHECKING:
-    from pluto_edge.train.selector import SelectorReport
+    from pluto_edge.train.trainer import TrainReport
 
 Matrix = dict[str, dict[str, float]]
 
 
-def source_of(domain: Domain) -> str:
+def source_of(domains: Sequence[Domain]) -> str:
+    count = sum(len(d.train) for d in domains)
+    if len(domains) > 1:
+        return f"{count} images of {len(domains)} domains together"
+    (domain,) = domains
     if domain.corruption is None:
-        return f"{len(domain.train)} images of {domain.name}"
+        return f"{count} images of {domain.name}"
     name, severity = domain.corruption
-    return f"{len(domain.train)} images with {name}, severity {severity}"
+    return f"{count} images with {name}, severity {severity}"
 
 
-def card(config: ModuleConfig, domain: Domain, recipe: Recipe) -> str:
-    """A model card."""
+def card(config: ModuleConfig, validation: int, recipe: Recipe) -> str:
+    """A model card; `validation` is the number of validation images."""
+    m, whose = config.metrics, "all domains'" if config.role == "generalist" else "its own domain's"
+    rows = {"source": config.source}
+    if config.domains:
+        rows["domains"] = ", ".join(config.domains)
+    rows |= {
+        "classes": ", ".join(config.classes),
+        "training images": f"{m['images']:.0f}",
+        "validation images": str(validation),
+        "validation accuracy": f"{m['accuracy']:.3f}",
+    }
+    if "epochs" in m:  # absent where the weights were trained elsewhere
+        rows["validation accuracy"] += f", the best of {m['epochs']:.0f} epochs"
+        rows["of the linear probe it starts from"] = f"{m['probe']:.3f}"
+        rows["recipe"] = f"batch {recipe.batch}, at most {recipe.epochs} epochs, seed {recipe.seed}"
+    rows["written by"] = config.writer
+    lines = "\n".join(f"| {key} | {value} |" for key, value in rows.items())
     return f"""# {config.name}
 
 A {config.kind} module of size {config.size} for {config.architecture}: {config.dims.parameters:,} parameters.
 
 | | |
 |---|---|
-| source | {config.source} |
-| classes | {", ".join(config.classes)} |
-| training images | {len(domain.train)} |
-| validation images | {len(domain.val)} |
-| validation accuracy | {config.metrics["accuracy"]:.3f}, the best of {config.metrics["epochs"]:.0f} epochs |
-| of the linear probe it starts from | {config.metrics["probe"]:.3f} |
-| recipe | batch {recipe.batch}, at most {recipe.epochs} epochs, seed {recipe.seed} |
-| written by | {config.writer} |
+{lines}
 
-It was chosen by its accuracy on its own domain's validation images; how it does on the other domains is in the
-store's README.
+It was chosen by its accuracy on {whose} validation images; how it does on every domain is in the store's README.
 """
 
 
@@ -52,24 +64,32 @@ def table(matrix: Matrix) -> str:
     return _text.table(("module \\ domain", *domains), rows, right=range(1, len(domains) + 1))
 
 
-def write(store: Store, matrix: Matrix, selector: "SelectorReport", skipped: Sequence[str]) -> None:
+def summary(report: "TrainReport") -> str:
+    """The accuracies on all validation images together, in one line."""
+    s = report.selector
+    found = {"selector's blend": s.blend, "uniform average": s.uniform, "best single module": s.best_single}
+    if report.generalist is not None:
+        found["generalist"] = report.generalist
+    return ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+
+
+def write(store: Store, report: "TrainReport") -> None:
     """`README.md` and `accuracy.png` in the store."""
-    note = f"\n{len(skipped)} unreadable images were left out.\n" if skipped else ""
+    note = f"\n{len(report.skipped)} unreadable images were left out.\n" if report.skipped else ""
     text = f"""# {store.path.resolve().name}: {len(store.names)} modules of {store.config.backbone.architecture}
 
 Accuracy of every module on every domain's validation images:
 
 ```
-{table(matrix)}
+{table(report.matrix)}
 ```
 
 ![accuracy of every module on every domain](accuracy.png)
 
-On all validation images together: the selector's blend {selector.blend:.3f}, the uniform average
-{selector.uniform:.3f}, the best single module {selector.best_single:.3f}.
+On all validation images together: {summary(report)}.
 {note}"""
     write_text(store.path / "README.md", text)
-    heat_map(matrix, store.path / "accuracy.png")
+    heat_map(report.matrix, store.path / "accuracy.png")
 
 
 def heat_map(matrix: Matrix, path: Path) -> None:

@@ -4,9 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.signature import FEATURE_RANK, LOOK_RANK, Covariance, Reference, Signature
+from pluto_edge.train.features import Embedded, activations
 
 Wide = NDArray[np.float64]
 
@@ -14,6 +17,18 @@ FEATURE_FLOOR = 0.2  # of the mean variance: what the few directions of a few hu
 FOLDS = 4
 TEMPERATURES = np.geomspace(0.25, 8.0, 31)
 SHARPNESS = (0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.4, 1.0, 1e6)  # the last: distance says nothing
+
+
+def signature_of(vit: TorchViT, module: Params, train: Embedded, val: Embedded) -> Signature:
+    """Of a module and its source: x̂ of all images, everything else of validation images."""
+    whole = {**vit.backbone_ln(), **module}
+    return make_signature(
+        activations(vit, val, whole).numpy(),
+        val.labels.numpy(),
+        whole["head_weight"].numpy(),
+        whole["head_bias"].numpy(),
+        torch.cat([train.x_hat, val.x_hat]).numpy(),
+    )
 
 
 def make_signature(

@@ -1,8 +1,8 @@
 """`run_train`: labelled folders become a store.
 
 Every domain is three jobs: its images are embedded once, its module is trained and saved whole into the store, and
-all modules' logits on its images are kept for the selector. Jobs run one after another, in several processes, or on
-a Ray cluster, with the same results.
+all modules' logits on its images are kept for the selector. The generalist, which learns from all domains together,
+is one job more. Jobs run one after another, in several processes, or on a Ray cluster, with the same results.
 """
 
 import json
@@ -19,17 +19,19 @@ from pluto_edge._files import whole_folder, write_bytes, write_text
 from pluto_edge.errors import ConfigError
 from pluto_edge.export.backbone import create, load_backbone, load_weights, preprocessing, read_layout
 from pluto_edge.export.torch_vit import TorchViT
-from pluto_edge.modules import LOGIT_MEANS, Kind, Module, SelectorWeights
+from pluto_edge.modules import Kind, Module, SelectorWeights
 from pluto_edge.seen import Seen, hashes_of
 from pluto_edge.store import Backbone, ModuleConfig, Scalar, Store, StoreConfig, check_vacant
 from pluto_edge.train import report
 from pluto_edge.train.cache import Cache, drop_tokens, open_work
-from pluto_edge.train.data import Domain
-from pluto_edge.train.features import accuracy, logit_means, logits
+from pluto_edge.train.data import GENERALIST, Domain
+from pluto_edge.train.features import accuracy
 from pluto_edge.train.jobs import Workers
-from pluto_edge.train.module import Recipe, train_module
+from pluto_edge.train.module import Recipe, Trained, train_module
+from pluto_edge.train.pool import Pool
 from pluto_edge.train.progress import Progress, Silent
 from pluto_edge.train.selector import SelectorRecipe, SelectorReport, SourceLogits, join, sizes, train_selector
+from pluto_edge.train.signature import signature_of
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class TrainReport:
     matrix: dict[str, dict[str, float]]  # module, domain: accuracy on the domain's validation data
     selector: SelectorReport
     skipped: tuple[str, ...]
+    generalist: float | None = None  # its accuracy on all domains' validation data together
 
 
 def create_store(path: Path, choice: BackboneChoice, classes: Sequence[str], kind: Kind, size: int) -> Store:
@@ -93,13 +96,15 @@ def run_train(
     recipe: Recipe,
     selector: SelectorRecipe,
     only: Sequence[str] = (),
+    generalist: bool = True,
     workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> TrainReport:
-    """One module per domain (of `only`) that the store does not have yet, then the selector over all of them.
+    """One module per domain (of `only`) that the store does not have yet, a generalist, then the selector.
 
-    A module that is in the store is left alone; one that was interrupted goes on from its last epoch. Until the
-    selector is trained the store blends its modules evenly, so that it is usable at every moment.
+    A module that is in the store is left alone; one that was interrupted goes on from its last epoch. The
+    generalist is trained if there are two domains or more, and again when one is there that it did not learn from.
+    Until the selector is trained the store blends its modules evenly, so that it is usable at every moment.
     """
     workers, progress = workers or Workers(), progress or Silent()
     if domains and domains[0].classes != store.config.classes:
@@ -109,47 +114,80 @@ def run_train(
     if workers.threads:
         torch.set_num_threads(workers.threads)
     missing = [d for d in domains if d.name not in store.names and (not only or d.name in only)]
-    order = _Order(store, [d.name for d in missing])
-    wanted = [d for d in domains if d.name in order.names]
+    specialists = [*store.specialists, *(d.name for d in missing)]
+    wanted = [d for d in domains if d.name in specialists]
     if not wanted:
         raise ConfigError(f"{store.path}: none of its modules has a folder among the domains")
+    jobs: list[tuple[Domain, ...]] = [(d,) for d in missing]
+    if generalist and _wants_generalist(store, specialists, wanted, progress):
+        place = 0 if workers.parallel else len(jobs)  # the longest first, where others run beside it
+        jobs.insert(place, tuple(wanted))
+    trained = [Pool(store, j).name for j in sorted(jobs, key=len)]
+    order = _Order(store, trained)
     caches = [Cache(store, d, selector.images) for d in wanted]
-    bare = [c.domain for c in caches if c.absent(order.names) and not c.has_tokens]
+    bare = [c.domain for c in caches if (GENERALIST in trained or c.absent(order.names)) and not c.has_tokens]
     for _ in workers.each(embed_one, [(store.path, d) for d in bare], progress, "domains embedded"):
         pass
-    store.add_seen(_seen([c.kept for c in caches], [d.name for d in missing]))
-    for name in workers.each(train_one, [(store.path, d, recipe) for d in missing], progress, "modules trained"):
+    store.add_seen(seen_of([c.kept for c in caches], trained))
+    for name in workers.each(train_one, [(store.path, j, recipe) for j in jobs], progress, "modules trained"):
         order.list(name)
         progress.say(f"{name}: done")
     for _ in workers.each(
         logits_one, [(store.path, d, selector.images) for d in wanted], progress, "domains predicted"
     ):
         pass
-    train, val = ([c.source(part, store.names) for c in caches] for part in ("train", "val"))
+    train, val = ([c.source(part, store.specialists) for c in caches] for part in ("train", "val"))
     result = train_selector(join(train), join(val), selector, partial(progress.step, "selector"))
     store.save_selector(result.weights)
-    matrix = _matrix(store, wanted, val)
-    skipped = [f"{path}: {why}" for c in caches for path, why in c.unreadable.items()]
-    report.write(store, matrix, result, skipped)
+    matrix, everywhere = _matrix(store.specialists, wanted, val), None
+    if store.generalist is not None:
+        its = [c.source("val", [store.generalist]) for c in caches]
+        matrix |= _matrix([store.generalist], wanted, its)
+        together = join(its)
+        everywhere = accuracy(together.logits[:, 0], together.labels)
+    skipped = tuple(f"{path}: {why}" for c in caches for path, why in c.unreadable.items())
+    done = TrainReport(store.path, matrix, result, skipped, everywhere)
+    report.write(store, done)
     drop_tokens(store)
     order.forget()
-    return TrainReport(store.path, matrix, result, tuple(skipped))
+    return done
 
 
-def _seen(domains: Sequence[Domain], trained: Sequence[str]) -> Seen:
+def _wants_generalist(
+    store: Store, specialists: Sequence[str], domains: Sequence[Domain], progress: Progress
+) -> bool:
+    """Whether to train it, on these domains; said where it is not plain."""
+    if len(specialists) < 2:
+        return False
+    known = store.module_config(store.generalist).domains if store.generalist else ()
+    new = [n for n in specialists if n not in known]
+    if not new:
+        return False
+    absent = [n for n in specialists if n not in {d.name for d in domains}]
+    if absent:
+        what = f"left as it is, without {', '.join(new)}" if known else "not trained"
+        progress.say(f"{GENERALIST}: {what}; it wants the images of all domains, and of {absent[0]} there are none")
+        return False
+    if known:
+        progress.say(f"{GENERALIST}: trained anew, for it has not seen {', '.join(new)}")
+    return True
+
+
+def seen_of(domains: Sequence[Domain], trained: Sequence[str]) -> Seen:
     """These domains' images (of corrupted ones, the clean files) for the modules that are about to be trained."""
     train, val = (hashes_of(s.path for d in domains for s in getattr(d, part)) for part in ("train", "val"))
     return Seen(train, val, tuple(trained))
 
 
 class _Order:
-    """The modules' order in the store: that of the run that wanted them, however jobs finish."""
+    """The modules' order in the store: that of the run that wanted them, the generalist last."""
 
     def __init__(self, store: Store, missing: Iterable[str]) -> None:
         self.store, self.file = store, open_work(store) / "order.json"
         planned = json.loads(self.file.read_text()) if self.file.is_file() else list(store.names)
         wanted = {*store.names, *missing}
         self.plan = list(dict.fromkeys([*planned, *store.names, *missing]))
+        self.plan.sort(key=lambda n: n == GENERALIST)
         self.names = [n for n in self.plan if n in wanted]
         write_text(self.file, json.dumps(self.plan))
 
@@ -168,54 +206,64 @@ def embed_one(path: Path, domain: Domain, progress: Progress) -> str:
     return domain.name
 
 
-def train_one(path: Path, domain: Domain, recipe: Recipe, progress: Progress) -> str:
-    """The second: its module, saved into the store's folder."""
+def train_one(path: Path, domains: tuple[Domain, ...], recipe: Recipe, progress: Progress) -> str:
+    """The second: its module, saved into the store's folder. With several domains: the generalist."""
     store = Store(path)
-    cache, vit, dims = Cache(store, domain), TorchViT(load_backbone(store)), store.config.dims
-    domain, train, val = cache.kept, cache.embedded("train"), cache.embedded("val")
-    trained = train_module(
-        vit, dims, train, val, recipe, cache.checkpoint, partial(progress.step, f"{domain.name}: training")
-    )
+    pool, vit = Pool(store, domains), TorchViT(load_backbone(store))
+    train, val = pool.embedded("train"), pool.embedded("val")
+    step = partial(progress.step, f"{pool.name}: training")
+    trained = train_module(vit, store.config.dims, train, val, recipe, pool.checkpoint, step)
+    save_trained(store, pool, vit, trained, recipe)
+    pool.checkpoint.unlink(missing_ok=True)
+    pool.forget()
+    return pool.name
+
+
+def save_trained(store: Store, pool: Pool, vit: TorchViT, trained: Trained, recipe: Recipe) -> None:
+    """Into the store's folder: the module that learned from the pool, its signature, description and card."""
+    dims, kept = store.config.dims, [c.kept for c in pool.caches]
+    train, val = pool.embedded("train"), pool.embedded("val")
+    metrics = {"accuracy": round(trained.accuracy, 4), "images": len(train)}
+    if trained.epochs:  # it was trained here
+        metrics |= {"probe": round(trained.probe, 4), "epochs": trained.epochs}
     config = ModuleConfig(
-        name=domain.name,
+        name=pool.name,
         kind=dims.kind,
         size=dims.size,
         width=dims.width,
         depth=dims.depth,
-        classes=domain.classes,
+        classes=store.config.classes,
         architecture=store.config.backbone.architecture,
-        source=report.source_of(domain),
-        metrics={
-            "accuracy": round(trained.accuracy, 4),
-            "probe": round(trained.probe, 4),
-            "epochs": trained.epochs,
-            "images": len(domain.train),
-        },
+        source=report.source_of(kept),
+        role="specialist" if pool.single else "generalist",
+        domains=() if pool.single else pool.names,
+        metrics=metrics,
     )
-    values = torch.cat(list(logits(vit, val, {**vit.backbone_ln(), **trained.module})))
-    means = logit_means(values, val.labels)
-    tensors = {k: v.numpy() for k, v in {**trained.module, LOGIT_MEANS: means}.items()}
-    store.write_module(Module(domain.name, dims, tensors), config, report.card(config, domain, recipe))
-    cache.checkpoint.unlink(missing_ok=True)
-    return domain.name
+    signature = signature_of(vit, trained.module, train, val)
+    tensors = {**{k: v.numpy() for k, v in trained.module.items()}, **signature.tensors}
+    store.write_module(Module(pool.name, dims, tensors), config, report.card(config, len(val), recipe))
 
 
 def logits_one(path: Path, domain: Domain, limit: int | None, progress: Progress) -> str:
-    """The last: every module's logits on it, for the selector."""
+    """The last: every module's logits on it, for the selector; the generalist's for the report only."""
     store = Store(path)
     cache = Cache(store, domain, limit)
     absent = cache.absent(store.names)
     if absent:
-        vit = TorchViT(load_backbone(store))
-        cache.add_logits(vit, absent, partial(progress.step, f"{domain.name}: logits"))
+        vit, step = TorchViT(load_backbone(store)), partial(progress.step, f"{domain.name}: logits")
+        cache.add_logits(vit, [n for n in absent if n != store.generalist], step)
+        if store.generalist in absent:
+            cache.add_logits(vit, [store.generalist], step, ("val",))
     return domain.name
 
 
-def _matrix(store: Store, domains: Sequence[Domain], val: Sequence[SourceLogits]) -> dict[str, dict[str, float]]:
-    """Every module's accuracy on every domain's validation data."""
-    matrix: dict[str, dict[str, float]] = {name: {} for name in store.names}
+def _matrix(
+    names: Sequence[str], domains: Sequence[Domain], val: Sequence[SourceLogits]
+) -> dict[str, dict[str, float]]:
+    """These modules' accuracy on every domain's validation data."""
+    matrix: dict[str, dict[str, float]] = {name: {} for name in names}
     for domain, data in zip(domains, val, strict=True):
-        for j, name in enumerate(store.names):
+        for j, name in enumerate(names):
             matrix[name][domain.name] = accuracy(data.logits[:, j], data.labels)
     return matrix
 
@@ -226,6 +274,7 @@ def describe(report_: TrainReport) -> str:
     data = {
         "store": str(report_.store),
         "matrix": report_.matrix,
+        "generalist": report_.generalist,
         "selector": {"blend": s.blend, "uniform": s.uniform, "best_single": s.best_single, "epochs": s.epochs},
         "skipped": list(report_.skipped),
     }

@@ -81,8 +81,9 @@ def test_x_hat_and_labels_are_stored_once_a_domain(store: Store, photos: Path) -
     work = store.path / WORK
     assert {p.name for p in (work / "features").iterdir()} == {"dawn.safetensors", "noon.safetensors"}
     for file in (work / "logits").iterdir():
-        assert set(load_file(file)) == {"train", "val"}
-    assert len(list((work / "logits").iterdir())) == 4
+        parts = {"val"} if file.name.startswith("generalist@") else {"train", "val"}
+        assert set(load_file(file)) == parts
+    assert len(list((work / "logits").iterdir())) == 6
 
 
 def test_a_stopped_run_decodes_nothing_again(
@@ -90,10 +91,10 @@ def test_a_stopped_run_decodes_nothing_again(
 ) -> None:
     original = trainer.train_one
 
-    def stop(path: Path, domain: Domain, *more: object) -> str:
-        if domain.name == "noon":
+    def stop(path: Path, domains: tuple[Domain, ...], *more: object) -> str:
+        if domains[0].name == "noon":
             raise KeyboardInterrupt
-        return original(path, domain, *more)  # type: ignore[arg-type]
+        return original(path, domains, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(trainer, "train_one", stop)
     with pytest.raises(KeyboardInterrupt):
@@ -102,7 +103,7 @@ def test_a_stopped_run_decodes_nothing_again(
     monkeypatch.setattr(trainer, "train_one", original)
     decoded.clear()
     train(store.path, photos)
-    assert decoded == [] and Store(store.path).names == ("dawn", "noon")
+    assert decoded == [] and Store(store.path).names == ("dawn", "noon", "generalist")
 
 
 @pytest.mark.parametrize("change", ["touched", "added", "split"])
@@ -139,11 +140,11 @@ def test_the_selector_may_see_some_images_only(store: Store, photos: Path) -> No
     store = Store(store.path)
     vit, drawn = TorchViT(load_backbone(store)), []
     for domain in scan(photos)[:2]:
-        whole, some = Cache(store, domain).source("train", store.names), Cache(store, domain, 5)
-        assert some.absent(store.names) == list(store.names)
+        whole, some = Cache(store, domain).source("train", store.specialists), Cache(store, domain, 5)
+        assert some.absent(store.specialists) == list(store.specialists)
         some.fill(vit)
-        some.add_logits(vit, store.names)
-        found = some.source("train", store.names)
+        some.add_logits(vit, store.specialists)
+        found = some.source("train", store.specialists)
         index = [int((whole.x_hat == x).all(dim=1).nonzero()[0]) for x in found.x_hat]
         assert len(set(index)) == 5
         torch.testing.assert_close(found.logits, whole.logits[index])

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from conftest_train import CLASSES, write_domain
 
 from pluto_edge.errors import ConfigError
 from pluto_edge.train.data import corrupted, scan
-from pluto_edge.train.features import logit_means
 
 
 def test_split_by_seed(photos: Path) -> None:
@@ -71,14 +69,9 @@ def test_bad_folders(tmp_path: Path, photos: Path) -> None:
         file.unlink()
     with pytest.raises(ConfigError, match="class 'disc' has no training image"):
         scan(tmp_path / "gap")
+    (tmp_path / "taken/generalist/x").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="no domain may be named 'generalist'"):
+        scan(tmp_path / "taken")
     with pytest.raises(ConfigError, match="not a safe name"):
         (tmp_path / "odd/a domain/x").mkdir(parents=True)
         scan(tmp_path / "odd")
-
-
-def test_logit_means() -> None:
-    """Of each class on its own images and on the others; a class without an image takes the others' average."""
-    values = torch.tensor([[5.0, 1.0, 0.0], [3.0, 0.0, 1.0], [1.0, 4.0, 2.0]])
-    own, others = logit_means(values, torch.tensor([0, 0, 1]))
-    assert own.tolist() == [4.0, 4.0, 4.0]
-    assert others.tolist() == [1.0, 0.5, 1.0]

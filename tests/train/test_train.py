@@ -59,8 +59,8 @@ def check_seen(seen: Seen | None, photos: Path, modules: tuple[str, ...]) -> Non
 def test_train_export_predict(photos: Path, weights: Path, tmp_path: Path, kind: str) -> None:
     store = tmp_path / "store"
     assert main(command(photos, store, weights, "--kind", kind)) == 0
-    assert Store(store).names == ("dawn", "noon")
-    for name in ("dawn", "noon"):
+    assert Store(store).names == ("dawn", "noon", "generalist")
+    for name in Store(store).names:
         assert "validation accuracy" in (store / "modules" / name / "README.md").read_text()
         metrics = Store(store).module_config(name).metrics
         assert metrics["accuracy"] > 0.4  # a random backbone, three classes
@@ -70,7 +70,7 @@ def test_train_export_predict(photos: Path, weights: Path, tmp_path: Path, kind:
     assert (store / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     run_export(store, tmp_path / "bundle")
     runtime = Runtime(tmp_path / "bundle")
-    check_seen(Bundle(tmp_path / "bundle").load_seen(), photos, ("dawn", "noon"))
+    check_seen(Bundle(tmp_path / "bundle").load_seen(), photos, ("dawn", "noon", "generalist"))
     assert SEEN in Bundle(tmp_path / "bundle").manifest.files
     (domain, _) = scan(photos)
     prediction = runtime.predict([domain.read(s) for s in domain.val])
@@ -86,9 +86,9 @@ def test_adding_a_domain_leaves_the_others_alone(
     write_domain(photos, "night")
     assert main(["train", "--data", str(photos), "--into", str(store), "--only", "night", *FAST]) == 0
     assert digests(store, ("dawn", "noon")) == before
-    assert Store(store).names == ("dawn", "noon", "night")
+    assert Store(store).names == ("dawn", "noon", "night", "generalist")
     assert (store / "selector.safetensors").read_bytes() != selector
-    check_seen(Store(store).load_seen(), photos, ("dawn", "noon", "night"))
+    check_seen(Store(store).load_seen(), photos, ("dawn", "noon", "generalist", "night"))
     assert main(["train", "--data", str(photos), "--into", str(store), "--kind", "adapter", *FAST]) == 2
     assert "it is the store's own" in capsys.readouterr().err
     assert main(["train", "--data", str(photos), "--into", str(store), "--only", "dusk", *FAST]) == 2
@@ -111,7 +111,10 @@ def test_json_report(photos: Path, weights: Path, tmp_path: Path, capsys: pytest
     arguments = [a for a in command(photos, tmp_path / "store", weights) if a != "--quiet"]
     assert main([*arguments, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert set(report["matrix"]) == {"dawn", "noon"} and set(report["matrix"]["dawn"]) == {"dawn", "noon"}
+    assert set(report["matrix"]) == {"dawn", "noon", "generalist"}
+    assert all(set(row) == {"dawn", "noon"} for row in report["matrix"].values())
+    row = report["matrix"]["generalist"]
+    assert min(row.values()) <= report["generalist"] <= max(row.values())
     assert set(report["selector"]) == {"blend", "uniform", "best_single", "epochs"}
     (skipped,) = report["skipped"]
     assert "broken.png" in skipped
@@ -127,7 +130,8 @@ def test_processes_give_the_same_store(photos: Path, weights: Path, tmp_path: Pa
     for jobs in ("1", "2"):
         arguments = command(photos, tmp_path / jobs, weights, "--jobs", jobs)
         subprocess.run([sys.executable, "-c", script, *arguments], check=True)
-    names = ("dawn", "noon")
+    names = ("dawn", "noon", "generalist")
+    assert Store(tmp_path / "1").names == Store(tmp_path / "2").names == names
     assert digests(tmp_path / "1", names) == digests(tmp_path / "2", names)
     assert (tmp_path / "1/selector.safetensors").read_bytes() == (tmp_path / "2/selector.safetensors").read_bytes()
 
@@ -140,7 +144,7 @@ def test_corruption_domains(
     assert "one clean domain folder" in capsys.readouterr().err
     write_domain(tmp_path / "clean", "noon")
     assert main(command(tmp_path / "clean", tmp_path / "store", weights, *more)) == 0
-    assert Store(tmp_path / "store").names == ("fog-2", "fog-5", "contrast-2", "contrast-5")
+    assert Store(tmp_path / "store").specialists == ("fog-2", "fog-5", "contrast-2", "contrast-5")
     assert "fog, severity 2" in Store(tmp_path / "store").module_config("fog-2").source
     check_seen(Store(tmp_path / "store").load_seen(), tmp_path / "clean", Store(tmp_path / "store").names)
     for wrong in (("--corruptions", "rain"), ("--corruptions", "fog", "--severities", "0-9")):
