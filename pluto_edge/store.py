@@ -158,9 +158,6 @@ class Store:
     def module_file(self, name: str) -> Path:
         return self.path / "modules" / name / MODULE_FILE
 
-    def card_file(self, name: str) -> Path:
-        return self.path / "modules" / name / "README.md"
-
     def set_config(self, **changes: Any) -> None:
         self.config = replace(self.config, **changes)
         write_text(self.path / "store.json", to_text(self.config))
@@ -198,6 +195,13 @@ class Store:
             write_tensors(folder / MODULE_FILE, module.tensors)
             write_text(folder / "adapter_config.json", to_text(config))
             write_text(folder / "README.md", card or f"# {module.name}\n")
+
+    def replace_tensors(self, module: Module) -> None:
+        """Other tensors for a module that is there; its description and card stay."""
+        if module.dims != self.module_config(module.name).dims:
+            raise StoreError(f"module {module.name!r}: tensors and description do not belong together")
+        check_module(module, f"module {module.name!r}", StoreError)
+        write_tensors(self.module_file(module.name), module.tensors)
 
     def load_selector(self) -> SelectorWeights:
         if not self.selector_file.is_file():

@@ -6,6 +6,7 @@
   features/<domain>           x̂ and labels of both splits, and which images could not be read
   logits/<module>@<domain>    one module's logits on both splits; the generalist's on validation images only
   <module>.<kind>             the checkpoint of a training that is under way
+  without/<target>            the generalist of all other domains (`leave_out`), in a store of its own
 
 All are safetensors. What is found is used only if it is of the very same images: their paths, sizes and times of
 change, their split, corruption and preprocessing make the digest that every file carries.
@@ -187,8 +188,11 @@ def open_work(store: Store) -> Path:
     """The folder, without what a killed run left half-written."""
     work = store.path / WORK
     work.mkdir(exist_ok=True)
-    for file in work.rglob(".*"):
-        file.unlink()
+    for left in list(work.rglob(".*")):
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink(missing_ok=True)
     return work
 
 

@@ -110,7 +110,12 @@ def _recipe_arguments(group: argparse._ArgumentGroup) -> None:
         text = helps[f.name]
         shown = text if "default" in text else f"{text} (default: {getattr(default, f.name)})"
         group.add_argument(f"--{f.name.replace('_', '-')}", type=kind, default=getattr(default, f.name), help=shown)
-    group.add_argument("--per-class", type=int, metavar="N", help="at most N training images a class")
+    group.add_argument(
+        "--per-class",
+        type=int,
+        metavar="N",
+        help="at most N training images a class; every corruption domain draws its own",
+    )
     group.add_argument(
         "--val-share", type=float, default=0.2, help="held out where there is no val/ (default: 0.2)"
     )
@@ -208,14 +213,16 @@ def choose_domains(options: argparse.Namespace) -> list[Domain]:
         raise ConfigError(f"--val-share: want more than 0 and less than 1, got {options.val_share}")
     if options.per_class is not None and options.per_class < 1:
         raise ConfigError(f"--per-class: want at least 1, got {options.per_class}")
-    domains = scan(options.data, val_share=options.val_share, per_class=options.per_class, seed=options.seed)
+    bound = None if options.corruptions else options.per_class  # each corruption draws its own
+    domains = scan(options.data, val_share=options.val_share, per_class=bound, seed=options.seed)
     if options.corruptions:
         if len(domains) != 1:
             raise ConfigError(
                 f"--corruptions wants one clean domain folder in {options.data}, found {len(domains)}"
             )
         names = parse_corruptions(options.corruptions)
-        domains = corrupted(domains[0], names, parse_severities(options.severities), options.seed)
+        severities = parse_severities(options.severities)
+        domains = corrupted(domains[0], names, severities, options.seed, options.per_class)
     if getattr(options, "only", None):
         unknown = [n for n in options.only if n not in {d.name for d in domains}]
         if unknown:

@@ -71,13 +71,37 @@ def scan(root: Path, *, val_share: float = 0.2, per_class: int | None = None, se
     return domains
 
 
-def corrupted(clean: Domain, names: Sequence[str], severities: Sequence[int], seed: int) -> list[Domain]:
-    """One clean domain as many: `fog-3` is fog of severity 3."""
+def corrupted(
+    clean: Domain, names: Sequence[str], severities: Sequence[int], seed: int, per_class: int | None = None
+) -> list[Domain]:
+    """One clean domain as many: `fog-3` is fog of severity 3.
+
+    With `per_class` every one of them has its own draw of that many training images a class.
+    """
     return [
-        replace(clean, name=f"{name}-{severity}", corruption=(name, severity), seed=seed)
+        replace(
+            clean,
+            name=f"{name}-{severity}",
+            train=_drawn(clean, f"{name}-{severity}", seed, per_class),
+            corruption=(name, severity),
+            seed=seed,
+        )
         for name in names
         for severity in severities
     ]
+
+
+def _drawn(clean: Domain, name: str, seed: int, per_class: int | None) -> tuple[Sample, ...]:
+    """At most `per_class` training images of each class, by seed and name."""
+    if per_class is None:
+        return clean.train
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    order = [clean.train[i] for i in rng.permutation(len(clean.train))]
+    return tuple(s for label in range(len(clean.classes)) for s in _of(label, order)[:per_class])
+
+
+def _of(label: int, samples: Sequence[Sample]) -> list[Sample]:
+    return [s for s in samples if s.label == label]
 
 
 def _scan_domain(folder: Path, val_share: float, per_class: int | None, seed: int) -> Domain:

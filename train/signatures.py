@@ -62,10 +62,8 @@ def sign_one(path: Path, name: str, domains: tuple[Domain, ...], progress: Progr
     params = {k: torch.from_numpy(v) for k, v in fixed.items()}
     vit = TorchViT(load_backbone(store))
     signature = signature_of(vit, params, pool.embedded("train"), pool.embedded("val"))
-    before, card = sha256(store.module_file(name)), store.card_file(name)
-    text = card.read_text() if card.is_file() else ""
-    signed = Module(name, module.dims, {**fixed, **signature.tensors})
-    store.write_module(signed, store.module_config(name), text)
+    before = sha256(store.module_file(name))
+    store.replace_tensors(Module(name, module.dims, {**fixed, **signature.tensors}))
     move_logits(store, name, before)
     pool.forget()
     return name

@@ -49,6 +49,19 @@ def test_corrupted_domains_are_deterministic(photos: Path) -> None:
     assert not np.array_equal(first, np.asarray(other.read(sample)))
 
 
+def test_every_corruption_draws_its_own_images(photos: Path) -> None:
+    clean = scan(photos)[0]
+    domains = corrupted(clean, ["fog", "snow"], [1, 3], seed=5, per_class=3)
+    drawn = [frozenset(d.train) for d in domains]
+    assert len(set(drawn)) == 4 and all(d <= set(clean.train) for d in drawn)
+    for domain in domains:
+        assert [s.label for s in domain.train] == [0] * 3 + [1] * 3 + [2] * 3
+        assert domain.val == clean.val, "images that are trained on nowhere"
+    assert corrupted(clean, ["snow"], [3], seed=5, per_class=3)[0] == domains[3], "whatever else is asked for"
+    assert corrupted(clean, ["snow"], [3], seed=6, per_class=3)[0].train != domains[3].train
+    assert corrupted(clean, ["fog"], [1], seed=5)[0].train == clean.train
+
+
 def test_bad_folders(tmp_path: Path, photos: Path) -> None:
     with pytest.raises(ConfigError, match="no such folder"):
         scan(tmp_path / "absent")

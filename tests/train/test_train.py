@@ -147,6 +147,9 @@ def test_corruption_domains(
     assert Store(tmp_path / "store").specialists == ("fog-2", "fog-5", "contrast-2", "contrast-5")
     assert "fog, severity 2" in Store(tmp_path / "store").module_config("fog-2").source
     check_seen(Store(tmp_path / "store").load_seen(), tmp_path / "clean", Store(tmp_path / "store").names)
+    assert main(command(tmp_path / "clean", tmp_path / "few", weights, *more, "--per-class", "2")) == 0
+    seen = Store(tmp_path / "few").load_seen()
+    assert seen is not None and len(seen.train) > 6, "four domains that draw two images of three classes each"
     for wrong in (("--corruptions", "rain"), ("--corruptions", "fog", "--severities", "0-9")):
         assert main(command(tmp_path / "clean", tmp_path / "other", weights, *wrong)) == 2
         assert not (tmp_path / "other").exists()
