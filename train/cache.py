@@ -196,8 +196,12 @@ def open_work(store: Store) -> Path:
     return work
 
 
-def drop_tokens(store: Store) -> None:
-    shutil.rmtree(store.path / WORK / "tokens", ignore_errors=True)
+def drop_tokens(store: Store, domains: Sequence[Domain] | None = None) -> None:
+    """All of them, or those of these domains."""
+    if domains is None:
+        shutil.rmtree(store.path / WORK / "tokens", ignore_errors=True)
+    for domain in domains or ():
+        Cache(store, domain).tokens_file.unlink(missing_ok=True)
 
 
 def _stamp(path: Path) -> list[Any]:

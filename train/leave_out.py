@@ -28,7 +28,7 @@ from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.modules import Dims, check_tensors
 from pluto_edge.seen import write_seen
 from pluto_edge.store import Store, check_vacant
-from pluto_edge.train.cache import WORK, Cache
+from pluto_edge.train.cache import WORK, Cache, drop_tokens
 from pluto_edge.train.data import GENERALIST, Domain
 from pluto_edge.train.features import accuracy, logits
 from pluto_edge.train.jobs import Workers
@@ -125,8 +125,7 @@ def train_generalists(
         pass
     for target in workers.each(generalist_one, jobs, progress, "generalists trained"):
         progress.say(f"{GENERALIST} without {target}: done")
-    for cache in caches.values():
-        cache.tokens_file.unlink(missing_ok=True)
+    drop_tokens(store, bare)
 
 
 def generalist_one(

@@ -50,7 +50,7 @@ def add_signatures(
     arguments = [(store.path, name, pool.domains) for name, pool in pools.items()]
     for name in workers.each(sign_one, arguments, progress, "signatures"):
         progress.say(f"{name}: done")
-    drop_tokens(store)
+    drop_tokens(store, bare)
     return names
 
 

@@ -347,8 +347,8 @@ def train_modules(kind: Kind, weights: Path, options: argparse.Namespace) -> Tra
 
 
 def own_accuracy(report: TrainReport) -> float:
-    """Mean accuracy of every module on its own condition."""
-    return float(np.mean([row[name] for name, row in report.matrix.items()]))
+    """Mean accuracy of every module on its own condition; the generalist has none."""
+    return float(np.mean([row[name] for name, row in report.matrix.items() if name in row]))
 
 
 if __name__ == "__main__":
