@@ -134,7 +134,7 @@ def check_module(module: Module, where: str, error: Error) -> None:
 
 def check_signature(module: Module, where: str, error: Error) -> None:
     """All of its tensors or none, and of numbers that can be used."""
-    own = [n for n in signature_shapes(module.dims.width, module.dims.depth, module.dims.classes)]
+    own = list(signature_shapes(module.dims.width, module.dims.depth, module.dims.classes))
     missing = [n for n in own if n not in module.tensors]
     if missing and len(missing) < len(own):
         raise error(f"{where}: tensor {missing[0]!r} is missing; a signature is whole or not there")
