@@ -77,7 +77,7 @@ def test_a_mismatch_prints_crosses_and_fails(
     out = tmp_path / "bundle"
     assert main(["export", "--modules", str(make_store().path), "--out", str(out), "--quiet"]) == 2
     error = capsys.readouterr().err
-    assert error.count("✗") == 9 and "no bundle was written" in error
+    assert error.count("✗") == 12 and "no bundle was written" in error
     assert not out.exists()
 
 
