@@ -211,6 +211,7 @@ class Network:
         one after the other: the modules whose affines have not changed since are not run again, unless
         `activations` are wanted and those passes have none. `look` is what `look(batch)` gave.
         """
+        objective.check(len(batch))
         loaded = self.modules
         modules = {n: m for n, m in loaded.items() if names is None or n in names}
         used = {n: affines.get(n, m.exported) for n, m in modules.items()}
@@ -264,6 +265,7 @@ class Network:
         objective: Objective = MEAN_ENTROPY,
     ) -> Gradient:
         """One module on some samples of the batch; row i of the objective's target is that of `samples[i]`."""
+        objective.check(len(samples))
         module = self.modules[name]
         parts = [
             self._gradient(self._inputs(tokens, module, affines), objective.part(rows))
