@@ -16,6 +16,7 @@ from pluto_edge.evaluate.results import (
     BLEND,
     ENSEMBLE,
     FOLDER,
+    JOINT,
     PROBABILITIES,
     Protocol,
     Result,
@@ -174,13 +175,19 @@ class _Run:
             self.meter.advance(self.job.method.probe_cost * len(batch))
         return right / len(truth)
 
+    @property
+    def _specialists(self) -> list[int]:
+        modules = self.bench.network.modules
+        return [c for c, name in enumerate(modules) if name in modules.specialists]
+
     def _result(self, index: int, stream: Stream, played: _Played) -> Result:
         assert stream.recording is not None
         job, size = self.job, self.protocol.batch
         target, order = job.targets[index], played.order[self.protocol.shots or 0 :]
-        predicted = {row: _labels(values) for row, values in played.logits.items()}
+        modules = self.bench.network.modules
+        predicted = {JOINT if row == modules.generalist else row: _labels(v) for row, v in played.logits.items()}
         if job.method.per_module:
-            logits = np.stack(list(played.logits.values())).astype(np.float64)
+            logits = np.stack([played.logits[n] for n in modules.specialists]).astype(np.float64)
             predicted[ENSEMBLE] = _labels(logits.mean(axis=0))
             predicted[PROBABILITIES] = _labels(softmax(logits).mean(axis=0))
         return Result(
@@ -194,7 +201,7 @@ class _Run:
             images=tuple(map(int, order)),
             truth=tuple(target.labels[i] for i in order),
             predicted=predicted,
-            unadapted=_labels(stream.recording.logits[order].mean(axis=1)),
+            unadapted=_labels(stream.recording.logits[order][:, self._specialists].mean(axis=1)),
             kept=played.kept,
             notes=played.notes,
             seconds=sum(played.seconds),

@@ -62,15 +62,28 @@ def _cotta(bench: Bench, module: str, config: CottaConfig) -> Adapter:
     return Cotta(bench, module, config)
 
 
-# PLUTO with parts switched off; in the paper's ablation "selection" is selector-only, "+ SA" is no-filter, and
-# "+ filter" is rho-0
+PAPER: Mapping[str, object] = {
+    "weighting": "selector",
+    "prototypes": False,
+    "objective": "entropy",
+    "ln_lr": None,
+    "min_reliable": 0,
+}
+
+# PLUTO with parts switched off; in the paper's ablation "selection" is paper-selection, "+ SA" is paper-no-filter,
+# and "+ filter" is paper-rho-0
 PLUTO_PARTS: Mapping[str, Mapping[str, object]] = {
-    "pluto-selector-only": {"sam": None},
-    "pluto-no-selector": {"selector": False},
-    "pluto-rho-0": {"rho": 0.0},
-    "pluto-no-filter": {"filter": False},
-    "pluto-no-recentre": {"recentre": 0.0},
+    "pluto-paper": PAPER,
+    "pluto-joint": {"weighting": "generalist"},
+    "pluto-no-evidence": {"weighting": "selector"},
+    "pluto-no-prototypes": {"prototypes": False},
+    "pluto-no-step": {"sam": None},
+    "pluto-entropy": {"objective": "entropy"},
+    "pluto-both": {"objective": "both"},
     "pluto-top-1": {"top_m": 1},
+    "pluto-paper-selection": {**PAPER, "sam": None},
+    "pluto-paper-no-filter": {**PAPER, "filter": False},
+    "pluto-paper-rho-0": {**PAPER, "rho": 0.0},
 }
 
 
@@ -84,6 +97,7 @@ def known(adaptation: AdaptConfig) -> dict[str, Method]:
         Method("tent", norms.Tent, norms.TentConfig(), cost=3),
         Method("eata", norms.Eata, norms.EataConfig(), cost=3, uses_sources=True),
         Method("sar", norms.Sar, norms.SarConfig(), cost=5),
+        Method("foa", norms.Foa, norms.FoaConfig(), cost=4),
         Method("cotta", _cotta, CottaConfig(), cost=40, torch=True),
         Method("zero-shot", ZeroShot, adaptation, per_module=False),
         Method("pluto", Pluto, adaptation, per_module=False, cost=5),

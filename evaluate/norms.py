@@ -13,6 +13,7 @@ import numpy as np
 from pluto_edge.evaluate.adapters import Adapter, Bench, Logits
 from pluto_edge.evaluate.recorded import Wide
 from pluto_edge.evaluate.targets import Indices, Stream, StreamBatch
+from pluto_edge.runtime.alignment import align
 from pluto_edge.runtime.objective import Objective
 from pluto_edge.runtime.selector import entropy, softmax
 from pluto_edge.runtime.state import Affines
@@ -45,6 +46,13 @@ class SarConfig:
     rho: float = 0.05
     recovery: float = 0.2  # nats, whatever K is
     frozen: float = 0.25  # share of the blocks, from the top, that stay as they are
+
+
+@dataclass(frozen=True)
+class FoaConfig:
+    lr: float = 0.005
+    momentum: float = 0.9
+    weight: float = 30.0  # of the activations' distance, beside the mean entropy
 
 
 class NormAdapter(Adapter):
@@ -195,3 +203,28 @@ class Sar(NormAdapter):
         if self.average is not None and self.average < self.recovery:
             self.affines, self.resets = self.exported, self.resets + 1
         return first.logits
+
+
+class Foa(NormAdapter):
+    """FOA's loss by gradient (its paper's Table 9): the entropy, and how far activations are from the source's.
+
+    The distance is between mean and deviation of what the head would pool after every block, batch against source;
+    the source's come from the module's signature. A module without one is left as it is.
+    """
+
+    def __init__(self, bench: Bench, module: str, config: FoaConfig) -> None:
+        super().__init__(bench, module, config.lr, config.momentum)
+        self.weight, self.reference = config.weight, bench.network.modules[module].reference
+
+    def step(self, batch: StreamBatch) -> Logits:
+        if self.reference is None:
+            return self.predict(batch)
+        source = self.reference.signature
+        passed = self.network.run(batch, {self.module: self.affines}, [self.module], activations=True)
+        assert passed.activations is not None
+        found = align(passed.activations[:, 0], source.activation_mean, source.activation_std)
+        scale = np.float32(self.weight)
+        objective = Objective(np.inf, 1 / len(batch), scale * found.offset, scale * found.slope)
+        every = np.arange(len(batch))
+        self.descend(self.network.gradient(batch, every, self.module, self.affines, objective).affines)
+        return passed.logits[:, 0]

@@ -12,7 +12,7 @@ from pluto_edge._files import read_tensors, write_tensors
 from pluto_edge.errors import BundleError
 from pluto_edge.evaluate.targets import Array, Recording, Stream, StreamBatch
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime.network import MEAN_ENTROPY, Network, Pass
+from pluto_edge.runtime.network import MEAN_ENTROPY, Look, Network, Pass
 from pluto_edge.runtime.objective import Objective
 from pluto_edge.runtime.state import Affines
 
@@ -38,9 +38,11 @@ class RecordedNetwork(Network):
         differentiate: str | None = None,
         objective: Objective = MEAN_ENTROPY,
         seen: Sequence[Pass] = (),
+        look: Look | None = None,
         activations: bool = False,
     ) -> Pass:
-        if isinstance(batch, StreamBatch) and batch.stream.recording is not None:
+        known = activations and seen  # a recording has no activations
+        if isinstance(batch, StreamBatch) and batch.stream.recording is not None and not known:
             seen = (self._recorded(batch, batch.stream.recording),)
         return super().run(
             batch,
@@ -49,8 +51,14 @@ class RecordedNetwork(Network):
             differentiate=differentiate,
             objective=objective,
             seen=seen,
+            look=look,
             activations=activations,
         )
+
+    def look(self, batch: ImageBatch) -> Look:
+        if isinstance(batch, StreamBatch) and batch.stream.recording is not None:
+            return Look(batch.stream.recording.x_hat[batch.indices], None)
+        return super().look(batch)
 
     def _recorded(self, batch: StreamBatch, recording: Recording) -> Pass:
         modules = self.modules.values()
@@ -61,7 +69,6 @@ class RecordedNetwork(Network):
             features=recording.features[batch.indices],
             x_hat=recording.x_hat[batch.indices],
             affines=tuple(m.exported for m in modules),
-            logit_means=tuple(m.logit_means for m in modules),
         )
 
     def record(self, stream: Stream, cache: Path, advance: Callable[[int], None] = lambda count: None) -> None:

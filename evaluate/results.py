@@ -19,7 +19,8 @@ from pluto_edge.version import WRITER
 SCHEMA_VERSION = 2
 FOLDER = "results"
 ENSEMBLE, PROBABILITIES, BLEND = "ensemble", "ensemble of probabilities", "blend"
-FAIR = (ENSEMBLE, PROBABILITIES, BLEND)  # rows that need no hindsight; all others are modules
+JOINT = "joint"  # the generalist, which was trained on all domains together
+FAIR = (ENSEMBLE, PROBABILITIES, JOINT, BLEND)  # rows that need no hindsight; all others are modules
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pluto_edge.evaluate.results import BLEND, ENSEMBLE, FAIR, PROBABILITIES, Result
+from pluto_edge.evaluate.results import BLEND, ENSEMBLE, FAIR, JOINT, PROBABILITIES, Result
 from pluto_edge.evaluate.significance import Scores, collect, interval
 
 # Collapse: from the first third of the stream to the last, accuracy falls this much more than that of the same row
@@ -20,6 +20,7 @@ SINGLE = {
     "worst": "worst single",
     ENSEMBLE: "uniform average",
     PROBABILITIES: "uniform average of probabilities",
+    JOINT: "joint",
 }
 
 Still = dict[tuple[str, int], dict[str, tuple[int, ...]]]  # what does not learn, by target, seed and row
@@ -45,7 +46,7 @@ class Row:
     """A line of the table."""
 
     method: str
-    part: str  # best or worst, one of the two ensembles, or blend for what has no modules of its own
+    part: str  # best or worst, one of the two ensembles, joint, or blend for what has no modules of its own
     cells: dict[str, Cell]  # by target
     mean: float
     spread: float
@@ -62,6 +63,8 @@ class Row:
     def label(self) -> str:
         if self.method == "single":
             return SINGLE[self.part]
+        if self.part == JOINT:
+            return f"{JOINT} {self.method}"
         return self.method if self.part == BLEND else f"{self.method} {self.part}"
 
 
@@ -74,7 +77,10 @@ def rows(results: Sequence[Result]) -> list[Row]:
             still.setdefault((result.target, result.seed), {}).update(result.predicted)
     for method in dict.fromkeys(r.method for r in results):
         mine = [r for r in results if r.method == method]
-        parts = ("best", "worst", ENSEMBLE, PROBABILITIES) if ENSEMBLE in mine[0].predicted else (BLEND,)
+        parts: tuple[str, ...] = (BLEND,)
+        if ENSEMBLE in mine[0].predicted:
+            joint = (JOINT,) if JOINT in mine[0].predicted else ()
+            parts = ("best", "worst", ENSEMBLE, PROBABILITIES, *joint)
         found += [_row(method, part, mine, still) for part in parts]
     return found
 

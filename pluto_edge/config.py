@@ -33,7 +33,7 @@ class AdaptConfig:
             sample, one after another (the paper's Algorithm 2 to the letter); None, no LayerNorm update.
         objective: what that step minimises. `entropy` is the paper's; `align`, how far the activations' mean and
             deviation are from the source's (modules with a signature, batches of 16 or more); `both`, the sum,
-            with a tenth of the entropy.
+            with a tenth of the entropy. With `sam="sample"` it is the entropy: one image has no statistics.
         ln_lr, ln_momentum: SGD on the affines; None is 0.001 for the entropy, 0.01 for alignment.
         rho: radius of the sharpness-aware step; 0 is a plain step.
         filter: leave out samples whose entropy is not below `entropy_margin` * ln K.
@@ -78,8 +78,6 @@ class AdaptConfig:
         _check("top_m", self.top_m is None or self.top_m >= 1, self.top_m, "at least 1, or None for all modules")
         _check("selector_steps", self.selector_steps >= 1, self.selector_steps, "at least 1")
         _check("sam", self.sam is None or self.sam in get_args(Sam), self.sam, "batch, sample or None")
-        sample = self.sam == "sample" and self.objective != "entropy"
-        _check("objective", not sample, self.objective, "entropy with sam='sample': one image has no statistics")
         for name in ("selector_lr", "ln_lr", "rho"):
             value = getattr(self, name)
             _check(name, value is None or (isfinite(value) and value >= 0), value, "a finite number from 0 on")

@@ -42,7 +42,7 @@ class Covariance:
         rest = max(float(values[:-rank].mean()), 0.0)
         spread = np.sqrt(np.maximum(values[-rank:] - rest, 0.0))
         noise = rest + floor * float(values.mean())
-        return cls((vectors[:, -rank:] * spread).T.astype(np.float32), max(noise, np.finfo(np.float32).tiny))
+        return cls((vectors[:, -rank:] * spread).T.astype(np.float32), max(noise, float(np.finfo(np.float32).tiny)))
 
     @property
     def matrix(self) -> Wide:
@@ -94,13 +94,15 @@ class Signature:
     @classmethod
     def find(cls, tensors: dict[str, NDArray[Any]], where: str, error: Error) -> "Signature | None":
         """The signature among a module's tensors, whose shapes are checked already; None where there is none."""
-        own = {k.removeprefix(PREFIX): v.astype(np.float32) for k, v in tensors.items() if k.startswith(PREFIX)}
+        own: dict[str, Any] = {
+            k.removeprefix(PREFIX): v.astype(np.float32) for k, v in tensors.items() if k.startswith(PREFIX)
+        }
         if not own:
             return None
         for name, value in own.items():
             if not np.isfinite(value).all():
                 raise error(f"{where}: {PREFIX}{name} is not finite")
-        numbers = dict(zip(NUMBERS, map(float, own.pop("numbers")), strict=True))
+        numbers: dict[str, Any] = dict(zip(NUMBERS, map(float, own.pop("numbers")), strict=True))
         wrong = [n for n, v in numbers.items() if v <= 0]
         if wrong:
             raise error(f"{where}: {PREFIX}numbers: want {wrong[0]} above 0, got {numbers[wrong[0]]}")
@@ -150,7 +152,7 @@ class Reference:
         """Squared, of features [B,d] from points [K,d], per channel: [B,K]."""
         plain = _squares(features, points)
         along = _squares(features @ self.inner.T, points @ self.inner.T)
-        return np.maximum(plain - along, 0.0) / (self.noise * features.shape[1])
+        return np.asarray(np.maximum(plain - along, 0.0) / (self.noise * features.shape[1]))
 
 
 def _half(value: Array) -> NDArray[Any]:

@@ -15,10 +15,8 @@ from pluto_edge.config import AdaptConfig
 from pluto_edge.modules import SelectorWeights
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import selector as g
-from pluto_edge.runtime import shortlist
-from pluto_edge.runtime.network import Gradient, Network, Pass, hold
+from pluto_edge.runtime.network import MEAN_ENTROPY, Gradient, Network, Pass, hold
 from pluto_edge.runtime.objective import Objective
-from pluto_edge.runtime.recentre import Centre
 from pluto_edge.runtime.state import Affines, Gathered, State, Wide
 from pluto_edge.runtime.timing import Stages
 
@@ -28,10 +26,25 @@ ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 
 
 @dataclass(frozen=True)
+class Blend:
+    """A prediction in numbers: logits [B,K], weights [B,N] and the selected modules, heaviest first."""
+
+    logits: Wide
+    weights: Wide
+    order: NDArray[np.intp]
+    names: tuple[str, ...]
+
+    @property
+    def probabilities(self) -> Wide:
+        return g.softmax(self.logits)
+
+
+@dataclass(frozen=True)
 class Proposal:
-    """What a step would do: the next state, and all that led to it."""
+    """What a step would do: the next state, the prediction, and all that led to it."""
 
     state: State
+    blend: Blend
     passed: Pass
     weights: Wide  # w* [B,n] of the modules that ran, before the selection
     order: NDArray[np.intp]  # the selected modules, heaviest first
@@ -52,45 +65,71 @@ def propose(
     seen: Sequence[Pass] = (),
 ) -> Proposal:
     """Algorithm 1 on one batch. `seen` are passes of the same images, whose logits are used where they hold."""
-    threshold = config.entropy_margin * log(network.bundle.manifest.dims.classes) if config.filter else np.inf
+    threshold = reliable_below(network, config)
 
-    with stages("forward"):  # lines 4 to 6: logits of the N modules, or of those on the shortlist
-        state = shortlist.surveyed(network, state, batch, config)
-        names = shortlist.choose(state.standing, network.modules, config)
-        guess = guess_top(network, state, names or tuple(network.modules), config, seen)
+    with stages("forward"):  # lines 4 to 6: logits of the N modules
+        names = network.modules.specialists
+        guess = guess_top(network, state, names, config, seen)
         objective = Objective(threshold)
         passed = network.run(batch, state.affines, names, differentiate=guess, objective=objective, seen=seen)
-    with stages("selector"):  # lines 7 to 12: weights, pseudo-labels, G to G*, updated weights
-        before, gathered, proposal = update_selector(state, passed, config)
-        weights = g.weights(proposal.selector, passed.x_hat, passed.logits)
-        kept, order = g.select(weights, config.top_m)  # lines 13 to 15: batch mean, top M, rescale
+    with stages("selector"):  # lines 7 to 11: weights, pseudo-labels, G to G*, updated weights
+        before, gathered, proposed = update_selector(state, passed, config)
+        weights = g.weights(proposed.selector, passed.x_hat, passed.logits)
+        blended, order = blend(passed, weights, config)  # lines 12 to 14, and the prediction
         after = mixed_entropy(weights, passed)
     top = passed.names[order[0]]
-    centre = update_centre(state.centre, passed, kept, config)
-    with stages("forward"):
-        standing = state.standing
-        if names:
-            standing = shortlist.refreshed(network, proposal, batch, passed, weights, config)
-    proposal = replace(proposal, top=top, centre=centre, standing=standing)
+    proposed = replace(proposed, top=top)
 
     reliable, loss, gathering = 0, None, False
-    with stages("layer_norm"):  # line 16: the top module's affines, sharpness-aware
+    with stages("layer_norm"):  # line 15: the top module's affines, sharpness-aware
         if config.sam == "batch":
             first = passed.gradient if top == guess else None
-            reliable, loss, gradient = sam_batch(network, proposal, batch, passed, first, threshold, config)
-            if gradient is not None:
-                gathered = gathered.plus(top, gradient, reliable)
-            gathering = reliable > 0 and gathered.reliable < config.min_reliable
-            if gathering:
-                proposal = replace(state, top=top, gathered=gathered, centre=centre, standing=standing)
-            else:
-                for name, mean in gathered.means().items():
-                    proposal = descend(network, proposal, name, mean, config)
+            reliable, loss, gradient = sam_batch(network, proposed, batch, passed, first, threshold, config)
+            proposed, gathering = descend_gathered(network, state, proposed, gathered, gradient, reliable, config)
         elif config.sam == "sample":
-            proposal, reliable, loss = sam_samples(network, proposal, batch, threshold, config)
+            proposed, reliable, loss = sam_samples(network, proposed, batch, threshold, config)
     return Proposal(
-        proposal, passed, weights, order, before, after, reliable, loss, top == guess, gathering=gathering
+        proposed, blended, passed, weights, order, before, after, reliable, loss, top == guess, gathering=gathering
     )
+
+
+def reliable_below(network: Network, config: AdaptConfig) -> float:
+    """The entropy below which a sample is reliable."""
+    return config.entropy_margin * log(network.bundle.manifest.dims.classes) if config.filter else np.inf
+
+
+def entropy_rate(config: AdaptConfig) -> float:
+    """Of the step on the affines: SAR's for ViTs, unless another is asked for."""
+    return 1e-3 if config.ln_lr is None else config.ln_lr
+
+
+def blend(passed: Pass, weights: Wide, config: AdaptConfig) -> tuple[Blend, NDArray[np.intp]]:
+    """Lines 12 to 14: batch mean, top M, rescale; then the prediction, Σ w_j l_j over the selected."""
+    kept, order = g.select(weights, config.top_m)
+    logits = np.einsum("bn,bnk->bk", kept, passed.logits.astype(np.float64))
+    return Blend(logits, passed.widened(kept), passed.columns[order], passed.loaded), order
+
+
+def descend_gathered(
+    network: Network,
+    before: State,
+    proposed: State,
+    gathered: Gathered,
+    gradient: Affines | None,
+    reliable: int,
+    config: AdaptConfig,
+) -> tuple[State, bool]:
+    """A step on the affines with all that was gathered or, while that is too little, the state as it was before,
+    with this batch's gradients kept. Says which."""
+    assert proposed.top is not None
+    if gradient is not None:
+        gathered = gathered.plus(proposed.top, gradient, reliable)
+    if reliable > 0 and gathered.reliable < config.min_reliable:
+        kept = replace(before, top=proposed.top, gathered=gathered, prototypes=proposed.prototypes)
+        return kept, True
+    for name, mean in gathered.means().items():
+        proposed = descend(network, proposed, name, mean, entropy_rate(config), config)
+    return proposed, False
 
 
 def guess_top(
@@ -127,19 +166,6 @@ def update_selector(state: State, passed: Pass, config: AdaptConfig) -> tuple[fl
             gradient, moments = _adam(gradient, moments)
         tensors = {k: v - config.selector_lr * gradient[k] for k, v in tensors.items()}
     return before, gathered, replace(state, selector=_narrow(tensors), moments=moments, gathered=Gathered())
-
-
-def blend(passed: Pass, centre: Centre, kept: Wide, config: AdaptConfig) -> Wide:
-    """The prediction, line 17: Σ w_j l_j over the selected, each l_j re-centred. Logits [B,K]."""
-    shifted = passed.logits + centre.shift(passed.names, passed.logit_means, config.recentre)
-    return np.asarray(np.einsum("bn,bnk->bk", kept, shifted.astype(np.float64)))
-
-
-def update_centre(centre: Centre, passed: Pass, kept: Wide, config: AdaptConfig) -> Centre:
-    """The running means with this batch; what it predicts goes by the drift that is known so far."""
-    if not config.recentre or all(m is None for m in passed.logit_means):
-        return centre
-    return centre.plus(passed.names, passed.logits, g.softmax(blend(passed, centre, kept, config)))
 
 
 def mixed_entropy(weights: Wide, passed: Pass) -> float:
@@ -185,7 +211,7 @@ def sam_samples(
         first = network.gradient(batch, sample, name, current(network, state, name), Objective(threshold))
         if len(first.reliable):  # else: filter the sample with large entropy
             loss, gradient = sharpness_aware(network, state, batch, first, sample, config)
-            state = descend(network, state, name, gradient, config)
+            state = descend(network, state, name, gradient, entropy_rate(config), config)
             losses.append(loss)
     return state, len(losses), float(np.mean(losses)) if losses else None
 
@@ -195,26 +221,32 @@ def sharpness_aware(
     state: State,
     batch: ImageBatch,
     first: Gradient,
-    reliable: NDArray[np.intp],
+    samples: NDArray[np.intp],
     config: AdaptConfig,
+    objective: Objective = MEAN_ENTROPY,
 ) -> tuple[float, Affines]:
-    """v = ∇ at λ; ε = ρ v / ‖v‖; loss and ∇ at λ + ε. ρ = 0 is plain entropy minimisation."""
+    """v = ∇ at λ; ε = ρ v / ‖v‖; loss and ∇ at λ + ε. ρ = 0 is a plain gradient.
+
+    (Algorithm 2 has sgn(v) |v| / ‖v‖, which is v / ‖v‖.)
+    """
     name = state.top
     assert name is not None
     v = first.affines.only(config.ln_layers)
     if config.rho == 0 or v.norm == 0:
         return first.loss, v
     moved = current(network, state, name).plus(v, config.rho / v.norm)
-    second = network.gradient(batch, reliable, name, moved)
+    second = network.gradient(batch, samples, name, moved, objective)
     return second.loss, second.affines.only(config.ln_layers)
 
 
-def descend(network: Network, state: State, name: str, gradient: Affines, config: AdaptConfig) -> State:
+def descend(
+    network: Network, state: State, name: str, gradient: Affines, rate: float, config: AdaptConfig
+) -> State:
     """SGD on one module's affines, from where they are now."""
     if config.ln_momentum and name in state.momentum:
         gradient = gradient.plus(state.momentum[name], config.ln_momentum)
     momentum = {**state.momentum, name: gradient} if config.ln_momentum else state.momentum
-    updated = {**state.affines, name: current(network, state, name).plus(gradient, -config.ln_lr)}
+    updated = {**state.affines, name: current(network, state, name).plus(gradient, -rate)}
     return replace(state, affines=updated, momentum=momentum)
 
 

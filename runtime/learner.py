@@ -12,34 +12,20 @@ from math import log
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime import algorithm, guard, persistence, selector, shortlist
-from pluto_edge.runtime.algorithm import Proposal, propose
+from pluto_edge.runtime import algorithm, beyond, guard, persistence, selector
+from pluto_edge.runtime.algorithm import Blend, Proposal
 from pluto_edge.runtime.events import MAX_EVENTS, Event, Kind
+from pluto_edge.runtime.evidence import WINDOW
 from pluto_edge.runtime.network import Network, Pass
-from pluto_edge.runtime.recentre import Centre
-from pluto_edge.runtime.state import Affines, Gathered, State, Wide
+from pluto_edge.runtime.prototypes import Prototypes
+from pluto_edge.runtime.state import Affines, Array, Gathered, State
 from pluto_edge.runtime.timing import Stages
 
 AVERAGE = 0.9  # of SAR's moving average
-
-
-@dataclass(frozen=True)
-class Blend:
-    """A prediction in numbers: logits [B,K], weights [B,N] and the selected modules, heaviest first."""
-
-    logits: Wide
-    weights: Wide
-    order: NDArray[np.intp]
-    names: tuple[str, ...]
-
-    @property
-    def probabilities(self) -> Wide:
-        return selector.softmax(self.logits)
 
 
 class Learner:
@@ -55,16 +41,30 @@ class Learner:
         self.frame = 0  # of the stream that feeds this learner
         self._exported = State(network.selector)
         self.state = self._exported
+        self._recent = np.zeros((0, network.bundle.manifest.dims.width), np.float32)  # x̂ of the last images
         self._lock = threading.RLock()  # held to replace the state
         self._steps = threading.Lock()  # held for a whole step: they come one after another
 
-    def predict(self, batch: ImageBatch) -> tuple[Blend, Pass]:
+    def predict(self, batch: ImageBatch, activations: bool = False) -> tuple[Blend, Pass]:
         """The blend, and the pass it was made from."""
         with self.network.gate.urgent():
-            state = self.state
-            names = shortlist.choose(state.standing, self.network.modules, self.config)
-            passed = self.network.run(batch, state.affines, names)
-            return self._without_step(passed, state), passed
+            state, modules = self.state, self.network.modules
+            if not beyond.applies(modules, self.config):
+                passed = self.network.run(batch, state.affines, modules.specialists)
+                return self._without_step(passed, state), passed
+            look = self.network.look(batch)
+            recent = self._with(look.x_hat)
+            say = beyond.who_has_a_say(modules, state.prototypes, recent, look.x_hat, self.config)
+            passed = self.network.run(batch, state.affines, say.names(modules), look=look, activations=activations)
+            weights = say.weights(modules, state, passed)
+            return beyond.predict(modules, state, passed, weights, self.config), passed
+
+    def observe(self, x_hat: Array) -> None:
+        """Images that a stream shows: what is recent decides who has a say. Nothing is learned."""
+        self._recent = self._with(x_hat)
+
+    def _with(self, x_hat: Array) -> Array:
+        return np.concatenate([self._recent, x_hat])[-max(WINDOW, len(x_hat)) :]
 
     def step(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> tuple[Blend, Event]:
         """Algorithm 1: predict and learn. What is rolled back is predicted as if the step had not been.
@@ -74,7 +74,7 @@ class Learner:
         with self._steps:
             before, stages = self.state, Stages()
             try:
-                proposal = propose(self.network, before, batch, self.config, stages, seen)
+                proposal = self._propose(before, batch, stages, seen)
                 with stages("guard"):
                     judged = self._judge(batch, before, proposal)
             except Exception as error:
@@ -99,8 +99,17 @@ class Learner:
                 event = self._emit(_describe(proposal, judged, self.state.steps, stages))
             return judged.blend, event
 
+    def _propose(self, before: State, batch: ImageBatch, stages: Stages, seen: Sequence[Pass]) -> Proposal:
+        if not beyond.applies(self.network.modules, self.config):
+            return algorithm.propose(self.network, before, batch, self.config, stages, seen)
+        recent = self._recent
+        if not seen:  # a stream has observed its frames already
+            recent = self._with(self.network.look(batch).x_hat)
+            self.observe(recent)
+        return beyond.propose(self.network, before, batch, self.config, stages, seen, recent)
+
     def reopen(self, reason: str) -> None:
-        """Another domain: the modules are chosen anew, from the exported selector; what they learned stays."""
+        """Another domain: modules and prototypes start anew, from the exported selector; learned affines stay."""
         with self._lock:
             self.state = replace(
                 self.state,
@@ -108,26 +117,12 @@ class Learner:
                 moments={},
                 momentum={},
                 gathered=Gathered(),
-                centre=Centre(),
-                standing={},
+                prototypes=Prototypes(),
                 top=None,
                 average=None,
             )
+            self._recent = self._recent[:0]
             self.note("change", reason)
-
-    @property
-    def surveying(self) -> bool:
-        """Whether all modules run only until it is known which weigh most."""
-        modules = self.network.modules
-        few = shortlist.size(self.config, modules) is not None
-        return few and shortlist.choose(self.state.standing, modules, self.config) is None
-
-    def survey(self, passes: Sequence[Pass] = ()) -> None:
-        """Predictions run the modules that weigh most in these passes of all; without any, all of them again."""
-        count = shortlist.size(self.config, self.network.modules)
-        with self._lock:
-            standing = shortlist.survey(self.state.selector, passes, count) if passes and count else {}
-            self.state = replace(self.state, standing=standing)
 
     def drop_step(self) -> None:
         """Nothing changes but for a step that is under way: it will not be taken."""
@@ -145,8 +140,10 @@ class Learner:
                     self.state,
                     affines=_without(self.state.affines, module),
                     momentum=_without(self.state.momentum, module),
-                    standing={},
+                    prototypes=self.state.prototypes.without(module),
                 )
+            else:
+                self._recent = self._recent[:0]
             self.state = replace(state, steps=self.state.steps)
             self._emit(Event("reset", self.state.steps, module or "all modules and the selector"))
 
@@ -169,16 +166,16 @@ class Learner:
         if not np.isfinite(passed.logits).all():
             plain = self._unadapted(batch, passed, before)
             return _Judged(plain, self._exported, "rollback", "logits are not finite")
-        blend = self._blend(passed, proposal.state.centre, proposal.weights)
+        blend = proposal.blend
         if not proposal.state.finite or not np.isfinite(blend.logits).all():
             return self._unchanged(passed, before, "the update is not finite")
         if proposal.gathering:
             reason = f"{proposal.state.gathered.reliable} of {config.min_reliable} reliable samples"
             return _Judged(self._without_step(passed, proposal.state), proposal.state, "gather", reason)
         needed = config.min_reliable if config.sam == "sample" else min(config.min_reliable, 1)
-        if config.sam is not None and proposal.reliable < needed:
-            kept = replace(before, centre=proposal.state.centre, standing=proposal.state.standing)
-            return self._unchanged(passed, kept, f"{proposal.reliable} reliable samples, want {needed}")
+        learned = proposal.state.prototypes is not before.prototypes
+        if config.sam is not None and proposal.reliable < needed and not learned:
+            return self._unchanged(passed, before, f"{proposal.reliable} reliable samples, want {needed}")
         probabilities = blend.probabilities
         labels = (*before.labels, *map(int, probabilities.argmax(axis=1)))[-guard.window(classes) :]
         state = replace(proposal.state, labels=labels)
@@ -204,8 +201,12 @@ class Learner:
         return _Judged(self._without_step(passed, before), before, "rollback", reason)
 
     def _without_step(self, passed: Pass, state: State) -> Blend:
-        """The blend with the selector as it is."""
-        return self._blend(passed, state.centre, selector.weights(state.selector, passed.x_hat, passed.logits))
+        """What these modules say with the selector and the prototypes as they are."""
+        modules, config = self.network.modules, self.config
+        if not beyond.applies(modules, config):
+            return algorithm.blend(passed, selector.weights(state.selector, passed.x_hat, passed.logits), config)[0]
+        say = beyond.who_has_a_say(modules, state.prototypes, self._recent, passed.x_hat, config)
+        return beyond.predict(modules, state, passed, say.weights(modules, state, passed), config)
 
     def _unadapted(self, batch: ImageBatch, passed: Pass, state: State) -> Blend:
         """The same images through the exported weights; modules that never learned need no second pass."""
@@ -217,11 +218,6 @@ class Learner:
             logits[:, columns], features[:, columns] = again.logits, again.features
         plain = replace(passed, logits=logits, features=features, activations=None, gradient=None)
         return self._without_step(plain, self._exported)
-
-    def _blend(self, passed: Pass, centre: Centre, weights: Wide) -> Blend:
-        kept, order = selector.select(weights, self.config.top_m)
-        logits = algorithm.blend(passed, centre, kept, self.config)
-        return Blend(logits, passed.widened(kept), passed.columns[order], passed.loaded)
 
     def _emit(self, event: Event) -> Event:
         event = replace(event, frame=self.frame)

@@ -3,20 +3,23 @@
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pluto_edge.errors import ConfigError, StoreError
+from pluto_edge.errors import BundleError, ConfigError, StoreError
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle, Manifest
-from pluto_edge.modules import LN_BIAS, LN_SCALE, LOGIT_MEANS, Module
+from pluto_edge.modules import LN_BIAS, LN_SCALE, Module, Role
 from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime.evidence import Domains
 from pluto_edge.runtime.gate import Gate
 from pluto_edge.runtime.objective import Objective
 from pluto_edge.runtime.session import Engine, Graph, Tensor
 from pluto_edge.runtime.state import Affines
+from pluto_edge.signature import Reference
 from pluto_edge.store import read_module, read_module_config
 
 Array = NDArray[np.float32]
@@ -32,11 +35,42 @@ MEAN_ENTROPY = Objective()  # of all samples
 
 @dataclass(frozen=True)
 class Loaded:
-    """A module on the device, the affines that it was exported with, and its source's mean logits if known."""
+    """A module on the device, the affines that it was exported with, and its source's statistics if known."""
 
     tensors: Mapping[str, Tensor]
     exported: Affines
-    logit_means: Array | None
+    role: Role
+    reference: Reference | None
+
+
+class Modules(dict[str, Loaded]):
+    """All modules by name, and what follows from who is among them. Never changed: a new set takes its place."""
+
+    @cached_property
+    def generalist(self) -> str | None:
+        return next((n for n, m in self.items() if m.role == "generalist"), None)
+
+    @cached_property
+    def specialists(self) -> tuple[str, ...]:
+        """All others; where there are none, the generalist is one."""
+        return tuple(n for n in self if n != self.generalist) or tuple(self)
+
+    @cached_property
+    def references(self) -> dict[str, Reference]:
+        """Of the modules that have a signature."""
+        return {n: m.reference for n, m in self.items() if m.reference is not None}
+
+    @cached_property
+    def domains(self) -> Domains | None:
+        """What the specialists know; None where none has a signature."""
+        return Domains.of({n: r.signature for n, r in self.references.items() if n in self.specialists})
+
+
+class Look(NamedTuple):
+    """Images as they were embedded: x̂ [B,d], and the tokens of those that are few enough to be kept."""
+
+    x_hat: Array
+    tokens: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -86,7 +120,6 @@ class Pass:
     features: Array
     x_hat: Array
     affines: tuple[Affines, ...]
-    logit_means: tuple[Array | None, ...]
     activations: Array | None = None
     gradient: Gradient | None = None
 
@@ -123,8 +156,8 @@ class Network:
         self.micro_batch = micro_batch(bundle.manifest, FORWARD_VALUES)
         self.micro_batch_adapt = micro_batch(bundle.manifest, ADAPT_VALUES)
         self.selector = bundle.load_selector()  # as exported
-        modules = [bundle.load_module(name) for name in bundle.manifest.names]
-        self.modules: Mapping[str, Loaded] = {m.name: self._place(m) for m in modules}
+        entries = bundle.manifest.modules
+        self.modules = Modules({e.name: self._place(bundle.load_module(e.name), e.role) for e in entries})
 
     @property
     def adapt(self) -> Graph:
@@ -148,7 +181,7 @@ class Network:
         tensors = {**self.bundle.load_backbone_affines(), **module.tensors}
         module = Module(module.name, module.dims, tensors)
         with self._lock:
-            self.modules = {**self.modules, module.name: self._place(module)}
+            self.modules = Modules({**self.modules, module.name: self._place(module, config.role)})
         return module.name
 
     def remove(self, name: str) -> None:
@@ -157,7 +190,7 @@ class Network:
                 raise ConfigError(f"no module {name!r}; there are: {', '.join(self.modules)}")
             if len(self.modules) == 1:
                 raise ConfigError(f"{name!r} is the last module; a runtime needs one")
-            self.modules = {k: v for k, v in self.modules.items() if k != name}
+            self.modules = Modules({k: v for k, v in self.modules.items() if k != name})
 
     def run(
         self,
@@ -168,6 +201,7 @@ class Network:
         differentiate: str | None = None,
         objective: Objective = MEAN_ENTROPY,
         seen: Sequence[Pass] = (),
+        look: Look | None = None,
         activations: bool = False,
     ) -> Pass:
         """Every module (or those in `names`) on every image; each image is embedded once.
@@ -175,8 +209,9 @@ class Network:
         `affines` holds the modules that differ from their export. With `differentiate` that module's logits
         come from the gradient graph, with the gradient of `objective`. `seen` are passes of the same images,
         one after the other: the modules whose affines have not changed since are not run again, unless
-        `activations` are wanted and those passes have none.
+        `activations` are wanted and those passes have none. `look` is what `look(batch)` gave.
         """
+        objective.check(len(batch))
         loaded = self.modules
         modules = {n: m for n, m in loaded.items() if names is None or n in names}
         used = {n: affines.get(n, m.exported) for n, m in modules.items()}
@@ -187,7 +222,7 @@ class Network:
         x_hat = [p.x_hat for p in seen]
         gradients = []
         step = self.micro_batch_adapt if differentiate else self.micro_batch
-        for rows, tokens, x in self._embedded(batch, None, step) if missing else ():
+        for rows, tokens, x in self._looked(batch, look, step) if missing else ():
             for name in missing:
                 inputs = self._inputs(tokens, modules[name], used[name])
                 if name == differentiate:
@@ -209,10 +244,17 @@ class Network:
             features=np.stack([s.features for s in every], axis=1),
             x_hat=np.concatenate(x_hat),
             affines=tuple(used.values()),
-            logit_means=tuple(m.logit_means for m in modules.values()),
             activations=np.stack(kept, axis=1) if activations else None,
             gradient=_combine(gradients, objective) if gradients else None,
         )
+
+    def look(self, batch: ImageBatch) -> Look:
+        """How the images look to the selector, before any module runs."""
+        parts = list(self._embedded(batch, None, self.micro_batch)) if len(batch) <= self.micro_batch else []
+        if parts:
+            ((_, tokens, x_hat),) = parts
+            return Look(x_hat, tokens)
+        return Look(np.concatenate([x for _, _, x in self._embedded(batch, None, self.micro_batch)]), None)
 
     def gradient(
         self,
@@ -223,6 +265,7 @@ class Network:
         objective: Objective = MEAN_ENTROPY,
     ) -> Gradient:
         """One module on some samples of the batch; row i of the objective's target is that of `samples[i]`."""
+        objective.check(len(samples))
         module = self.modules[name]
         parts = [
             self._gradient(self._inputs(tokens, module, affines), objective.part(rows))
@@ -253,6 +296,13 @@ class Network:
             out = self._run(self._embed, {"pixels": self.engine.tensor(pixels)})
             yield rows, out["tokens"], out["x_hat"].numpy()
 
+    def _looked(self, batch: ImageBatch, look: Look | None, step: int) -> Iterator[tuple[slice, Tensor, Array]]:
+        """The same, from what is known where that is enough."""
+        if look is None or look.tokens is None or len(batch) > step:
+            yield from self._embedded(batch, None, step)
+        else:
+            yield slice(0, len(batch)), look.tokens, look.x_hat
+
     def _gradient(self, inputs: dict[str, Tensor], objective: Objective) -> "_Summed":
         count = inputs["tokens"].shape()[0]
         out = self._run(self.adapt, {**inputs, **self.objective_inputs(objective, count)})
@@ -269,10 +319,12 @@ class Network:
         scale, bias = self.engine.tensor(affines.scale), self.engine.tensor(affines.bias)
         return {"tokens": tokens, **module.tensors, LN_SCALE: scale, LN_BIAS: bias}
 
-    def _place(self, module: Module) -> Loaded:
+    def _place(self, module: Module, role: Role) -> Loaded:
         fixed = {n: self.engine.tensor(module.tensors[n]) for n in module.dims.shapes}
         exported = Affines(module.tensors[LN_SCALE], module.tensors[LN_BIAS])
-        return Loaded(fixed, exported, module.tensors.get(LOGIT_MEANS))
+        signature = module.signature(BundleError)
+        reference = Reference.of(signature, module.tensors["head_weight"]) if signature is not None else None
+        return Loaded(fixed, exported, role, reference)
 
 
 def micro_batch(manifest: Manifest, values: int) -> int:

@@ -45,6 +45,11 @@ class Objective:
                 "1 / reliable for the mean, got None"
             )
 
+    def check(self, samples: int) -> None:
+        """A target of other samples would be broadcast or cut without a word."""
+        if self.target is not None and len(self.target) != samples:
+            raise ConfigError(f"target: want a row for each of {samples} samples, got {len(self.target)} rows")
+
     def part(self, rows: slice) -> "Objective":
         """The same of some of the samples."""
         return self if self.target is None else replace(self, target=self.target[rows])

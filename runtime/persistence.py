@@ -19,12 +19,11 @@ from pluto_edge._files import write_bytes
 from pluto_edge.errors import BundleError, StoreError
 from pluto_edge.modules import Dims, SelectorWeights, check_tensors
 from pluto_edge.runtime.network import Network
-from pluto_edge.runtime.recentre import Centre, Means
+from pluto_edge.runtime.prototypes import Prototypes, Seen
 from pluto_edge.runtime.state import Affines, State
 from pluto_edge.version import WRITER
 
-SCHEMA_VERSION = 2  # 1 had one count and one [K] of shares for all modules
-CENTRE = ("logits", "shares", "products")
+SCHEMA_VERSION = 3  # 1 and 2 had mean logits for re-centring, which are passed over
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -35,11 +34,9 @@ def save(path: Path, state: State, bundle: str) -> None:
     for group, values in (("affines", state.affines), ("momentum", state.momentum)):
         for name, affines in values.items():
             tensors |= {f"{group}.{name}.scale": affines.scale, f"{group}.{name}.bias": affines.bias}
-    means = state.centre.modules
-    for name in CENTRE if means else ():
-        tensors[f"centre.{name}"] = np.stack([getattr(m, name) for m in means.values()])
+    for name, seen in state.prototypes.modules.items():
+        tensors |= {f"prototypes.{name}.counts": seen.counts, f"prototypes.{name}.sums": seen.sums}
     counters = {n: getattr(state, n) for n in ("top", "labels", "average", "steps", "rollbacks", "samples")}
-    counters["centre"] = [list(means), [m.count for m in means.values()]]
     metadata = {
         "schema_version": str(SCHEMA_VERSION),
         "writer": WRITER,
@@ -87,6 +84,7 @@ def _state(tensors: Tensors, counters: dict[str, Any], exported: State, network:
         "moments": {},
         "affines": {},
         "momentum": {},
+        "prototypes": {},
         "centre": {},
     }
     for key, value in tensors.items():
@@ -103,28 +101,25 @@ def _state(tensors: Tensors, counters: dict[str, Any], exported: State, network:
     if unknown:
         raise StoreError(f"{where}: it has learned for module {unknown[0]!r}, which is not loaded; add it first")
     counters["labels"] = tuple(counters["labels"])
-    names, counts = counters.pop("centre")
-    centre = _centre(groups["centre"], names, counts, dims, where)
+    counters.pop("centre", None)
     return State(
         selector=SelectorWeights(**groups["selector"]),
         moments=groups["moments"],
         affines=affines,
         momentum=_affines(groups["momentum"]),
-        centre=centre,
+        prototypes=_prototypes(groups["prototypes"], dims, where),
         **counters,
     )
 
 
-def _centre(group: Tensors, names: list[str], counts: list[float] | float, dims: Dims, where: str) -> Centre:
-    if not group:
-        return Centre()
-    shape = (len(names), dims.classes)
-    if not isinstance(counts, list):  # schema 1
-        group = {**group, "shares": np.tile(group["shares"], (len(names), 1))}
-        counts = [counts] * len(names)
-    check_tensors(group, dict.fromkeys(CENTRE, shape), where, StoreError)
-    rows = zip(*(group[n] for n in CENTRE), counts, strict=True)
-    return Centre({n: Means(*row) for n, row in zip(names, rows, strict=True)})
+def _prototypes(group: Tensors, dims: Dims, where: str) -> Prototypes:
+    names = sorted({key.rpartition(".")[0] for key in group})
+    shapes = {"counts": (dims.classes,), "sums": (dims.classes, dims.width)}
+    check_tensors(group, {f"{n}.{k}": v for n in names for k, v in shapes.items()}, where, StoreError)
+    for key, value in group.items():
+        if value.dtype != np.float64 or not np.isfinite(value).all():
+            raise StoreError(f"{where}: prototypes.{key}: want finite float64")
+    return Prototypes({n: Seen(group[f"{n}.counts"], group[f"{n}.sums"]) for n in names})
 
 
 def _affines(group: Mapping[str, NDArray[Any]]) -> dict[str, Affines]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pluto_edge.runtime import selector
-from pluto_edge.runtime.learner import Blend
+from pluto_edge.runtime.algorithm import Blend
 
 __all__ = ["Prediction"]
 
@@ -23,7 +23,8 @@ class Prediction:
         labels: [B] class indices.
         classes: [B] class names.
         probabilities: [B,K] softmax of `logits`.
-        logits: [B,K] weighted sum of the selected modules' logits.
+        logits: [B,K] weighted sum of the selected modules' logits, or logarithms of the probabilities where
+            prototypes helped to predict.
         weights: [B,N] weight of every module for every image; rows sum to 1, unselected modules have 0.
         modules: names of all N modules, in the order of `weights`.
         selected: names of the modules that took part, heaviest first.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pluto_edge.modules import SelectorWeights
-from pluto_edge.runtime.recentre import Centre
+from pluto_edge.runtime.prototypes import Prototypes
 
 Array = NDArray[np.float32]
 Wide = NDArray[np.float64]
@@ -80,8 +80,7 @@ class State:
         affines: λ of every module that was ever updated; the others are as exported.
         momentum: of the SGD on λ.
         gathered: gradients of steps that had too few reliable samples; not saved.
-        centre: running means of logits and predictions, for re-centring.
-        standing: with many modules, each one's mean weight where it last ran, oldest first; not saved.
+        prototypes: where the stream's classes are among the features.
         top: the module that weighed most in the last batch: the guess for the next one.
         reliable: share of the last batch that was; not saved.
         labels: recent predictions, for the guard.
@@ -95,8 +94,7 @@ class State:
     affines: Mapping[str, Affines] = field(default_factory=dict)
     momentum: Mapping[str, Affines] = field(default_factory=dict)
     gathered: Gathered = field(default_factory=Gathered)
-    centre: Centre = field(default_factory=Centre)
-    standing: Mapping[str, float] = field(default_factory=dict)
+    prototypes: Prototypes = field(default_factory=Prototypes)
     top: str | None = None
     reliable: float = 1.0
     labels: tuple[int, ...] = ()
@@ -110,4 +108,5 @@ class State:
     def finite(self) -> bool:
         tensors: list[NDArray[Any]] = [*self.selector.tensors.values(), *self.moments.values()]
         affines = (*self.affines.values(), *self.momentum.values(), *self.gathered.affines.values())
-        return all(np.isfinite(t).all() for t in tensors) and all(a.finite for a in affines)
+        numbers = all(np.isfinite(t).all() for t in tensors) and all(a.finite for a in affines)
+        return numbers and self.prototypes.finite

@@ -23,6 +23,7 @@ import numpy as np
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, ImageError, StreamError
 from pluto_edge.preprocess import ImageBatch, Images
+from pluto_edge.runtime.beyond import ALIGN_FROM
 from pluto_edge.runtime.budget import Budget
 from pluto_edge.runtime.changes import ChangeDetector
 from pluto_edge.runtime.events import Event
@@ -120,7 +121,6 @@ class Stream:
         self._detector: ChangeDetector | None = None
         self._names: tuple[str, ...] = ()
         self._ran: tuple[str, ...] = ()
-        self._surveyed: list[Pass] = []  # of all modules, while it is not known which are enough
         self._pending: Future[None] | None = None
         self._began, self._learning = clock(), 0.0
         self._skipped = {"busy": 0, "budget": 0}
@@ -136,11 +136,12 @@ class Stream:
         image = ImageBatch(frame, manifest.preprocessing).cropped()
         if len(image) != 1:
             raise ImageError(f"a stream takes one frame at a time, got {len(image)}; Runtime.step takes batches")
-        blend, seen = self.learner.predict(image)
+        learned_from = not self.frozen and self.batch >= ALIGN_FROM and self.learner.config.objective != "entropy"
+        blend, seen = self.learner.predict(image, activations=learned_from)
+        self.learner.observe(seen.x_hat)
         prediction = Prediction.of(blend, manifest.classes)
         self._latencies.append(1e3 * (self._clock() - start))
         self._note(prediction, seen, log(manifest.dims.classes))
-        self._survey(seen)
         self._gather(_Frame(image, seen))
         return prediction
 
@@ -246,18 +247,6 @@ class Stream:
                 self.learner.reopen(change)
             else:
                 self.learner.note("change", change)
-                if self.frozen:
-                    self.learner.survey()
-
-    def _survey(self, seen: Pass) -> None:
-        """With many modules, all run on the first frames; these tell which run on the next ones."""
-        probe = self.learner.config.probe
-        if self.batch <= probe or not self.learner.surveying:
-            return
-        self._surveyed = [p for p in (*self._surveyed, seen) if p.names == seen.loaded]
-        if len(self._surveyed) == probe:
-            self.learner.survey(self._surveyed)
-            self._surveyed = []
 
     def _gather(self, frame: _Frame) -> None:
         """Keep the frame, and learn when a step is due."""
@@ -276,7 +265,6 @@ class Stream:
         """The buffered frames."""
         with self._lock:
             self._frames.clear()
-            self._surveyed = []
 
     def _step(self, frames: list[_Frame]) -> None:
         """Learn from the newest of these frames, if nothing speaks against it."""

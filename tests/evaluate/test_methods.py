@@ -180,6 +180,17 @@ def test_pluto_is_the_runtimes(bench: Bench, stream: Stream, config: AdaptConfig
     assert adapter.notes["taken back"] == plain.state.rollbacks
 
 
+def test_recorded_features_are_the_networks(bench: Bench, stream: Stream) -> None:
+    """Activations are not recorded: who wants them runs the modules."""
+    plain = Network(bench.network.bundle, bench.network.engine)
+    batch = batches(stream)[1]
+    want = plain.run(batch, {}, activations=True)
+    recorded, full = bench.network.run(batch, {}), bench.network.run(batch, {}, activations=True)
+    assert recorded.activations is None and full.activations is not None
+    assert relative_error(recorded.features, want.features) < LOGITS_FP32
+    assert relative_error(full.activations, want.activations) < LOGITS_FP32
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(-3, 3, width=32), min_size=CLASSES, max_size=CLASSES), st.integers(0, BATCH - 1))
 def test_pull_back_is_autograd_for_any_loss(
@@ -214,7 +225,7 @@ def test_settings_in_a_name() -> None:
 @pytest.mark.parametrize(
     "name, what",
     [
-        ("tennt", "no method 'tennt'; there are: single, neo, t3a, lame, tent, eata, sar, cotta, zero-shot, pluto"),
+        ("tennt", "no method 'tennt'; there are: single, neo, t3a, lame, tent, eata, sar, foa, cotta, zero-shot, pluto"),
         ("tent:rate=1", "no setting 'rate'; tent has: lr, momentum"),
         ("single:lr=1", "single has: none"),
         ("pluto:rho=-1", "rho: want"),

@@ -194,7 +194,7 @@ def command(make_bundle: Callable[..., Path], folders: Path, tmp_path: Path) -> 
 def test_the_command(
     command: list[str], tmp_path: Path, make_store: Callable[..., Store], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = ["single", "neo", "tent", "cotta:views=1", "zero-shot", "pluto-selector-only"]
+    names = ["single", "neo", "tent", "cotta:views=1", "zero-shot", "pluto-no-step"]
     arguments = [*command, "--target", "noise", "--target", "other", *(a for n in names for a in ("--method", n))]
     assert main(arguments) == 0
     text = capsys.readouterr().out

@@ -162,3 +162,13 @@ def test_one_target_is_the_gradient_of_cross_entropy(opened: tuple[Network, Imag
 def test_a_mean_of_entropies_stands_alone(term: str) -> None:
     with pytest.raises(ConfigError, match=f"entropy_weight: {term}.*1 / reliable"):
         Objective(**{term: np.zeros((2, 3), np.float32)})
+
+
+@pytest.mark.parametrize("rows", [1, 4, 22])
+def test_a_target_of_other_samples_is_refused(opened: tuple[Network, ImageBatch], rows: int) -> None:
+    network, batch = opened
+    objective = Objective(entropy_weight=0.0, target=np.zeros((rows, CLASSES), np.float32))
+    with pytest.raises(ConfigError, match=f"target: want a row for each of 11 samples, got {rows} rows"):
+        network.gradient(batch, np.arange(11), NAME, network.modules[NAME].exported, objective)
+    with pytest.raises(ConfigError, match="target: want a row"):
+        network.run(batch, {}, differentiate=NAME, objective=objective)
