@@ -12,7 +12,7 @@ in common. Jobs are processes.
 import argparse
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
@@ -24,8 +24,9 @@ from pluto_edge.evaluate.evaluation import Evaluation, evaluate
 from pluto_edge.evaluate.methods import choose
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.results import ENSEMBLE, Protocol, Result
-from pluto_edge.evaluate.summary import Row, rows
+from pluto_edge.evaluate.summary import Row
 from pluto_edge.evaluate.targets import find_targets
+from pluto_edge.evaluate.verdict import find
 from pluto_edge.manifest import Bundle
 from pluto_edge.runtime.session import Engine
 from pluto_edge.train.corruptions import NAMES
@@ -39,11 +40,11 @@ CONDITIONS = ("clear", "fog", "glare", "motion_blur", "rain_drops", "low_light",
 KNOWN = ("clear", "colour_background", "fog", "low_light", "motion_blur", "sensor_noise")
 UNSEEN = ("glare", "rain_drops", "frost")
 
-STILL = ("single", "zero-shot")
-BASELINES = ("single", "neo", "tent", "eata", "sar")
-PLUTO = ("zero-shot", "pluto", "pluto-no-recentre")
-ABLATION = ("zero-shot", "pluto-selector-only", "pluto-no-filter", "pluto-rho-0", "pluto", "pluto-no-recentre")
-TOP_M = (1, 3, 5, 15, 75)
+STILL = ("single", "neo", "t3a", "lame", "zero-shot", "pluto-no-step")  # what costs one pass over the images
+LEARNING = ("foa", "pluto", "pluto-paper", "pluto-joint")
+ENTROPY = ("tent", "eata", "sar")
+PARTS = ("pluto-no-evidence", "pluto-no-prototypes", "pluto-entropy", "pluto-both")
+TOP_M = (1, 3, 5, 75)
 
 
 @dataclass(frozen=True)
@@ -79,45 +80,34 @@ def tables() -> dict[str, list[Group]]:
     digits = {"name": "digits", "data": "digits", "targets": DIGITS}
     pacs = {k: {"name": f"pacs-{k}", "data": "pacs", "targets": PACS} for k in ("adapter", "vpt")}
     online, once = Protocol(seeds=3), Protocol(seeds=1)
-    everything = (*BASELINES, *PLUTO)
+    everything = (*STILL, *ENTROPY, *LEARNING)
     cifar4, cifar75 = RUNS / "bundles" / "cifar4", RUNS / "bundles" / "cifar75"
     corrupted, meter = RUNS / "data" / "cifar-c", RUNS / "data" / "meter"
     camera = Path("examples/digits/bundle")
     found = {
         "digits": leave_one_out(**digits, methods=everything, protocol=online),
-        "pacs-adapter": leave_one_out(**pacs["adapter"], methods=everything, protocol=once, limit=384),
-        "pacs-vpt": leave_one_out(**pacs["vpt"], methods=everything, protocol=once, limit=192),
+        "pacs-adapter": leave_one_out(**pacs["adapter"], methods=(*STILL, *LEARNING), protocol=online, limit=192),
+        "pacs-still": leave_one_out(**pacs["adapter"], methods=STILL, protocol=Protocol(seeds=5)),
+        "pacs-entropy": leave_one_out(**pacs["adapter"], methods=ENTROPY, protocol=once, limit=192),
+        "pacs-vpt": leave_one_out(**pacs["vpt"], methods=(*STILL, *LEARNING), protocol=online, limit=192),
+        "pacs-classes": leave_one_out(
+            **pacs["adapter"], methods=STILL, protocol=Protocol(seeds=5, order="classes")
+        ),
         "digits-cotta": leave_one_out(
             **digits, methods=("single", "cotta:views=4,mirror=false", "pluto"), protocol=once, limit=128
         ),
         "pacs-cotta": leave_one_out(
             **pacs["adapter"], methods=("single", "cotta:views=4", "pluto"), protocol=once, limit=128
         ),
-        "ablation-digits": leave_one_out(**digits, methods=ABLATION, protocol=online),
-        "ablation-pacs": leave_one_out(**pacs["adapter"], methods=ABLATION, protocol=once, limit=384),
-        "paper-selector-digits": leave_one_out(
-            **{**digits, "name": "digits-paper"}, methods=(*STILL, "pluto-no-recentre"), protocol=online
-        ),
-        "paper-selector-adapter": leave_one_out(
-            **{**pacs["adapter"], "name": "pacs-adapter-paper"}, methods=STILL, protocol=once, limit=384
-        ),
-        "paper-selector-vpt": leave_one_out(
-            **{**pacs["vpt"], "name": "pacs-vpt-paper"}, methods=STILL, protocol=once, limit=192
-        ),
-        "development-conditions": leave_one_out(
-            "meter",
-            "conditions",
-            KNOWN,
-            methods=("single", "zero-shot", "pluto-no-recentre", "pluto:recentre=0.5", "pluto:recentre=1.0"),
-            protocol=online,
-        ),
+        "ablation-digits": leave_one_out(**digits, methods=(*PARTS, "pluto", "pluto-no-step"), protocol=online),
+        "ablation-pacs": leave_one_out(**pacs["adapter"], methods=PARTS, protocol=online, limit=192),
         "continual": [
             Group(
                 cifar4,
                 corrupted,
                 CORRUPTIONS,
                 (method,),
-                Protocol(seeds=1, continual=True),
+                Protocol(seeds=3, continual=True),
                 limit=128,
                 probe=RUNS / "data" / "cifar-probe",
                 source=RUNS / "data" / "cifar-source",
@@ -130,35 +120,35 @@ def tables() -> dict[str, list[Group]]:
                 cifar75,
                 corrupted,
                 (target,),
-                ("single", *(f"pluto:top_m={m},probe=0" for m in TOP_M), "pluto:top_m=5"),
-                Protocol(seeds=1),
-                limit=64,
+                ("single", *(f"pluto-no-step:top_m={m}" for m in TOP_M), "pluto-paper-selection"),
+                Protocol(seeds=3),
+                limit=256,
             )
             for target in CORRUPTIONS
         ],
-        "modules-continual": [
-            Group(cifar75, corrupted, CORRUPTIONS, (method,), Protocol(16, seeds=1, continual=True), limit=64)
-            for method in ("pluto:top_m=5,probe=0", "pluto:top_m=5")
+        "known-conditions": [
+            Group(camera, meter, (t,), (*STILL, *LEARNING), Protocol(seeds=3), limit=600) for t in KNOWN
         ],
+        "unseen-conditions": [Group(camera, meter, (t,), everything, Protocol(seeds=3), limit=600) for t in UNSEEN],
         "wild-classes": [
-            Group(camera, meter, (t,), everything, Protocol(seeds=1, order="classes"), limit=600)
+            Group(camera, meter, (t,), everything, Protocol(seeds=3, order="classes"), limit=600)
             for t in CONDITIONS
         ],
-        "wild-mixed": [Group(camera, meter, ("+".join(CONDITIONS),), everything, once, limit=2000)],
+        "wild-mixed": [Group(camera, meter, ("+".join(CONDITIONS),), everything, online, limit=2000)],
         "wild-long": [
             Group(camera, meter, CONDITIONS, (method,), Protocol(seeds=1, continual=True)) for method in everything
         ],
     }
     for batch in (1, 2, 4, 8):
         found[f"wild-batch-{batch}"] = [
-            Group(camera, meter, (t,), everything, Protocol(batch, seeds=1), limit=300) for t in UNSEEN
+            Group(camera, meter, (t,), (*STILL, *LEARNING), Protocol(batch, seeds=1), limit=300) for t in UNSEEN
         ]
     for shots in (0, 16, 64, 128):
         few = Protocol(seeds=3, shots=shots)
-        found[f"few-digits-{shots}"] = leave_one_out(**digits, methods=everything, protocol=few)
-        found[f"few-pacs-{shots}"] = leave_one_out(
-            **pacs["adapter"], methods=everything, protocol=replace(few, seeds=1), limit=192
+        found[f"few-digits-{shots}"] = leave_one_out(
+            **digits, methods=(*STILL, "pluto", "pluto-joint"), protocol=few
         )
+        found[f"few-pacs-{shots}"] = leave_one_out(**pacs["adapter"], methods=STILL, protocol=few)
     return found
 
 
@@ -182,7 +172,8 @@ def main() -> None:
         with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
             waiting = [pool.submit(run, group, options.threads) for group in known[name]]
             results = [r for one in tqdm(waiting, name, disable=None) for r in one.result()]
-        text = markdown(rows(results))
+        found = find(results)
+        text = f"{found.verdict}\n\n{markdown(found.rows)}"
         (OUT / f"{name}.md").write_text(text)
         print(f"\n{name}: {perf_counter() - start:.0f} s, {options.jobs} processes\n\n{text}", flush=True)
 
@@ -191,7 +182,7 @@ def run(group: Group, threads: int) -> tuple[Result, ...]:
     bundle = Bundle(group.bundle)
     manifest, seen = bundle.manifest, bundle.load_seen()
     own = {
-        n: find_targets(folder, manifest.names, manifest.classes, seen=left_out) if folder else ()
+        n: find_targets(folder, manifest.specialists, manifest.classes, seen=left_out) if folder else ()
         for n, folder, left_out in (("probes", group.probe, seen), ("sources", group.source, None))
     }
     targets = find_targets(group.data, group.targets, manifest.classes, group.limit, seen)

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     seen = bundle.load_seen()
     targets = find_targets(options.data, options.target, manifest.classes, options.limit, seen)
     sources, probes = (
-        find_targets(root, manifest.names, manifest.classes, seen=left_out) if root is not None else ()
+        find_targets(root, manifest.specialists, manifest.classes, seen=left_out) if root is not None else ()
         for root, left_out in ((options.source, None), (options.probe, seen))
     )
     network = RecordedNetwork(bundle, Engine.of(manifest.precision, options.providers, options.threads))

@@ -115,6 +115,11 @@ class Manifest:
         return tuple(m.name for m in self.modules)
 
     @property
+    def specialists(self) -> tuple[str, ...]:
+        """The modules that have a domain of their own."""
+        return tuple(m.name for m in self.modules if m.role == "specialist")
+
+    @property
     def block_tokens(self) -> int:
         """Tokens that go through the blocks: an image's, and those of a module's prompt if it has one."""
         return self.tokens + (self.dims.size if self.dims.kind == "vpt" else 0)
