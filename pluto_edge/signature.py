@@ -158,7 +158,8 @@ class Reference:
 def _half(value: Array) -> NDArray[Any]:
     if not np.isfinite(value).all():
         raise ConfigError("a signature must be finite")
-    half = value.astype(np.float16)
+    with np.errstate(over="ignore"):
+        half = value.astype(np.float16)
     return half if np.isfinite(half).all() else value
 
 

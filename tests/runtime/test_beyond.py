@@ -1,0 +1,202 @@
+"""A step beyond the paper, on a bundle whose modules know their sources."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from signed import DOMAINS, GENERALIST, images, signed_bundle
+
+from pluto_edge import Runtime
+from pluto_edge.config import AdaptConfig
+from pluto_edge.manifest import Bundle
+from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime import algorithm, beyond
+from pluto_edge.runtime.alignment import align
+from pluto_edge.runtime.learner import Learner
+from pluto_edge.runtime.network import Network
+from pluto_edge.runtime.session import Engine
+from pluto_edge.runtime.state import State
+from pluto_edge.runtime.timing import Stages
+from pluto_edge.store import Store
+
+
+@pytest.fixture(scope="module")
+def bundle(make_store: Callable[..., Store], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return signed_bundle(make_store(kind="adapter"), tmp_path_factory.mktemp("signed") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def network(bundle: Path) -> Network:
+    return Network(Bundle(bundle), Engine("cpu", 1))
+
+
+def batch(network: Network, domain: str, count: int = 32, seed: int = 1) -> ImageBatch:
+    preprocessing = network.bundle.manifest.preprocessing
+    return ImageBatch(images(domain, count, preprocessing.size, seed), preprocessing)
+
+
+def test_roles_and_references(network: Network) -> None:
+    modules = network.modules
+    assert modules.generalist == GENERALIST
+    assert modules.specialists == ("domain-0", "domain-1")
+    assert set(modules.references) == {"domain-0", "domain-1", GENERALIST}
+    assert modules.domains is not None and modules.domains.names == modules.specialists
+
+
+@pytest.mark.parametrize("domain", ["domain-0", "domain-1"])
+def test_a_known_domain_runs_its_own_module_and_no_other(network: Network, domain: str) -> None:
+    blend, passed = Learner(network, AdaptConfig()).predict(batch(network, domain))
+    assert passed.names == (domain,)
+    assert blend.names[blend.order[0]] == domain
+    assert blend.weights[:, list(network.modules).index(domain)].min() > 0.9
+
+
+def test_an_unknown_domain_runs_the_generalist_alone(network: Network) -> None:
+    _, passed = Learner(network, AdaptConfig()).predict(batch(network, "other"))
+    assert passed.names == (GENERALIST,)
+
+
+def test_without_a_generalist_the_unknown_is_left_to_the_selector(bundle: Path) -> None:
+    with Runtime(bundle) as runtime:
+        runtime.remove_module(GENERALIST)
+        pixels = images("other", 8, runtime.manifest.preprocessing.size)
+        unknown = runtime.predict(pixels)
+        assert set(unknown.selected) == {"domain-0", "domain-1"}
+        runtime._learner.config = AdaptConfig(weighting="selector", prototypes=False)
+        np.testing.assert_allclose(unknown.weights, runtime.predict(pixels).weights, atol=0.06)
+
+
+def test_the_paper_never_asks_the_generalist(network: Network) -> None:
+    learner = Learner(network, AdaptConfig.paper())
+    _, passed = learner.predict(batch(network, "domain-0"))
+    assert passed.names == network.modules.specialists
+    learner.step(batch(network, "domain-0"))
+    assert GENERALIST not in learner.state.affines and not learner.state.prototypes.modules
+
+
+def test_the_paper_is_algorithm_1_bit_for_bit(network: Network) -> None:
+    """What goes beyond it stands beside it: with the switch the step is `algorithm.propose` and nothing else."""
+    config, images_ = AdaptConfig.paper(), batch(network, "domain-1")
+    learner = Learner(network, config)
+    blend, _ = learner.step(images_)
+    proposal = algorithm.propose(network, State(network.selector), images_, config, Stages())
+    np.testing.assert_array_equal(blend.logits, proposal.blend.logits)
+    for name, affines in proposal.state.affines.items():
+        np.testing.assert_array_equal(learner.state.affines[name].scale, affines.scale)
+
+
+def test_the_generalist_alone(network: Network) -> None:
+    learner = Learner(network, AdaptConfig(weighting="generalist"))
+    _, passed = learner.predict(batch(network, "domain-0"))
+    assert passed.names == (GENERALIST,)
+    learner.step(batch(network, "domain-0"))
+    assert set(learner.state.prototypes.modules) == {GENERALIST}
+
+
+def test_steps_bring_the_activations_back(network: Network) -> None:
+    """Twenty steps on one batch: the loss that they descend on falls."""
+    config = AdaptConfig(weighting="generalist", filter=False, guard=False)
+    learner, data = Learner(network, config), batch(network, "other", 48)
+    source = network.modules.references[GENERALIST].signature
+
+    def loss() -> float:
+        passed = network.run(data, learner.state.affines, [GENERALIST], activations=True)
+        assert passed.activations is not None
+        return align(passed.activations[:, 0], source.activation_mean, source.activation_std).loss
+
+    before = loss()
+    for _ in range(20):
+        learner.step(data)
+    assert loss() < 0.9 * before
+
+
+@pytest.mark.parametrize("objective", ["entropy", "align", "both"])
+def test_every_objective_moves_the_top_module_only(network: Network, objective: str) -> None:
+    config = replace(AdaptConfig(filter=False, guard=False), objective=objective)  # type: ignore[arg-type]
+    learner = Learner(network, config)
+    _, event = learner.step(batch(network, "domain-1"))
+    assert event.kind == "step" and event.top == "domain-1"
+    assert set(learner.state.affines) == {"domain-1"}
+
+
+def test_too_few_images_align_nothing(network: Network) -> None:
+    learner = Learner(network, AdaptConfig(filter=False))
+    learner.step(batch(network, "domain-1", beyond.ALIGN_FROM - 1))
+    assert not learner.state.affines
+    assert learner.state.prototypes.modules  # which learn from every image
+
+
+def test_no_reliable_image_moves_no_affine(network: Network) -> None:
+    learner = Learner(network, AdaptConfig(entropy_margin=1e-9))
+    learner.step(batch(network, "domain-1"))
+    assert not learner.state.affines
+
+
+def test_micro_batches_change_nothing(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = AdaptConfig(filter=False, guard=False)
+    data = batch(network, "domain-1", 24)
+    whole = Learner(network, config)
+    whole.step(data)
+    monkeypatch.setattr(network, "micro_batch", 5)
+    monkeypatch.setattr(network, "micro_batch_adapt", 3)
+    parts = Learner(network, config)
+    parts.step(data)
+    for name, affines in whole.state.affines.items():
+        np.testing.assert_allclose(parts.state.affines[name].scale, affines.scale, rtol=0, atol=2e-6)
+
+
+def test_predictions_change_nothing(network: Network) -> None:
+    learner = Learner(network, AdaptConfig())
+    before = learner.state
+    first = learner.predict(batch(network, "domain-0"))[0]
+    learner.predict(batch(network, "other"))
+    np.testing.assert_array_equal(learner.predict(batch(network, "domain-0"))[0].logits, first.logits)
+    assert learner.state is before
+
+
+def test_reset_is_exact(bundle: Path) -> None:
+    with Runtime(bundle) as runtime:
+        size = runtime.manifest.preprocessing.size
+        before = runtime.predict(images("other", 8, size))
+        for seed in range(3):
+            runtime.step(images("other", 32, size, seed))
+        assert not np.array_equal(runtime.predict(images("other", 8, size)).probabilities, before.probabilities)
+        runtime.reset()
+        np.testing.assert_array_equal(runtime.predict(images("other", 8, size)).probabilities, before.probabilities)
+
+
+def test_what_was_learned_is_saved_and_restored(bundle: Path, tmp_path: Path) -> None:
+    with Runtime(bundle) as runtime, Runtime(bundle) as other:
+        size = runtime.manifest.preprocessing.size
+        for seed in range(2):
+            runtime.step(images("other", 32, size, seed))
+        runtime.save(tmp_path / "state")
+        other.restore(tmp_path / "state")
+        a, b = runtime._learner.state.prototypes.modules, other._learner.state.prototypes.modules
+        assert a.keys() == b.keys() != set()
+        for name in a:
+            np.testing.assert_array_equal(a[name].sums, b[name].sums)
+        probe = images("other", 64, size, 9)
+        np.testing.assert_allclose(other.predict(probe).probabilities, runtime.predict(probe).probabilities, atol=0.02)
+
+
+def test_a_stream_turns_to_the_right_module_within_sixteen_frames(bundle: Path) -> None:
+    with Runtime(bundle) as runtime, runtime.stream(background=False, batch=32) as stream:
+        size = runtime.manifest.preprocessing.size
+        for domain in ("domain-0", "domain-1", "other"):
+            frames = images(domain, 48, size, 3)
+            leads = [max(zip(p.weights[0], p.modules, strict=True))[1] for p in map(stream, frames[:, None])]
+            want = domain if domain in runtime.modules else GENERALIST
+            assert leads[16:].count(want) >= 0.95 * len(leads[16:])
+        assert set(DOMAINS) > {"domain-0"}
+
+
+def test_a_mixed_batch_asks_both(network: Network) -> None:
+    size = network.bundle.manifest.preprocessing.size
+    pixels = np.concatenate([images(d, 20, size, 4) for d in ("domain-0", "domain-1")])
+    blend, passed = Learner(network, AdaptConfig()).predict(ImageBatch(pixels, network.bundle.manifest.preprocessing))
+    assert set(passed.names) >= {"domain-0", "domain-1"}
+    columns = [list(network.modules).index(d) for d in ("domain-0", "domain-1")]
+    assert blend.weights[:20, columns[0]].mean() > 0.9 and blend.weights[20:, columns[1]].mean() > 0.9
