@@ -40,6 +40,32 @@ def test_round_trip(store: Store) -> None:
     assert (store.path / "modules/new/README.md").read_text() == "# card\n"
 
 
+def test_roles(store: Store) -> None:
+    assert (store.specialists, store.generalist) == (store.names, None)
+    edit(store.path / "modules/domain-1/adapter_config.json", role="generalist")
+    assert (store.specialists, store.generalist) == (("domain-0", "domain-2"), "domain-1")
+    edit(store.path / "modules/domain-2/adapter_config.json", role="generalist")
+    with pytest.raises(StoreError, match="'domain-1' and 'domain-2' are both generalists"):
+        _ = store.generalist
+
+
+def test_replacing_tensors_leaves_the_description_alone(store: Store) -> None:
+    folder = store.path / "modules/domain-1"
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    module = store.load_module("domain-1")
+    halves = {**module.tensors, "head_bias": module.tensors["head_bias"].astype(np.float16)}
+    store.replace_tensors(Module("domain-1", module.dims, halves))
+    after = {p.name: p.read_bytes() for p in folder.iterdir()}
+    assert {n for n in before if before[n] != after[n]} == {"adapter_model.safetensors"}
+    found = load_file(store.module_file("domain-1"))
+    assert found["head_bias"].dtype == np.float16 and found["head_weight"].dtype == np.float32
+    del halves["head_bias"]
+    with pytest.raises(StoreError, match="tensor 'head_bias' is missing"):
+        store.replace_tensors(Module("domain-1", module.dims, halves))
+    with pytest.raises(StoreError, match="no module 'new'"):
+        store.replace_tensors(Module("new", module.dims, module.tensors))
+
+
 def test_json_is_sorted(store: Store) -> None:
     data = json.loads((store.path / "store.json").read_text())
     assert list(data) == sorted(data)
