@@ -25,8 +25,8 @@ WINDOW = 64  # recent images
 FLOOR = 0.1  # of the mean variance, that every direction gets: covariances of a few hundred images overfit
 TEMPER = 2.0  # divides log-likelihoods: images have heavier tails than Gaussians
 ROUNDS = 12  # of expectation maximisation
-LEAST = 0.08  # of the recent images: a domain with a smaller share is taken for chance
-FITS, FEW, SOFT = 1.4, 1.2, 0.1  # a domain fits below FITS + FEW/sqrt(images), half trusted at it, softened by SOFT
+LEAST = 0.15  # of the recent images: a domain with a smaller share is taken for chance
+FITS, FEW, SOFT = 1.0, 1.5, 0.1  # a domain fits below FITS + FEW/sqrt(images), half trusted at it, softened by SOFT
 MOVED, MOVED_SOFT = 3.0, 0.4  # the same for a module's features, `Prototypes.misfit`
 
 

@@ -15,6 +15,7 @@ Wide = NDArray[np.float64]
 
 FEATURE_FLOOR = 0.2  # of the mean variance: what the few directions of a few hundred images leave out
 FOLDS = 4
+FLOORS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 TEMPERATURES = np.geomspace(0.25, 8.0, 31)
 SHARPNESS = (0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.4, 1.0, 1e6)  # the last: distance says nothing
 
@@ -42,7 +43,7 @@ def make_signature(
     features = activations[:, -1].astype(np.float64)
     logits = features @ head.T + bias
     look_mean = looks.mean(axis=0, dtype=np.float64)
-    covariance = Covariance.of(looks - look_mean, LOOK_RANK, 0.0)
+    covariance = Covariance.of(looks - look_mean, LOOK_RANK, _floor(looks.astype(np.float64)))
     start = Signature(
         **_of_classes(features, labels, len(head)),
         activation_mean=activations.mean(axis=0, dtype=np.float64).astype(np.float32),
@@ -69,6 +70,23 @@ def _of_classes(features: Wide, labels: NDArray[np.integer], classes: int) -> di
         "feature_factor": covariance.factor,
         "feature_noise": covariance.noise,
     }
+
+
+def _floor(looks: Wide) -> float:
+    """The share of the mean variance for every direction that makes held-out images most likely: much where there are
+    few images, whose covariance says more of them than of their domain."""
+    if len(looks) < 2 * FOLDS:
+        return FLOORS[-1]
+    folds = np.random.default_rng(0).permutation(len(looks)) % FOLDS
+    totals = dict.fromkeys(FLOORS, 0.0)
+    for fold in range(FOLDS):
+        held, others = looks[folds == fold], looks[folds != fold]
+        mean = others.mean(axis=0)
+        for floor in FLOORS:
+            matrix = Covariance.of(others - mean, LOOK_RANK, floor).matrix
+            far = np.einsum("bi,ij,bj->b", held - mean, np.linalg.inv(matrix), held - mean, optimize=True)
+            totals[floor] += float(far.sum() + len(held) * np.linalg.slogdet(matrix)[1])
+    return min(totals, key=totals.__getitem__)
 
 
 def _temperature(logits: Wide, labels: NDArray[np.integer]) -> float:
