@@ -26,7 +26,8 @@ FLOOR = 0.1  # of the mean variance, that every direction gets: covariances of a
 TEMPER = 2.0  # divides log-likelihoods: images have heavier tails than Gaussians
 ROUNDS = 12  # of expectation maximisation
 LEAST = 0.15  # of the recent images: a domain with a smaller share is taken for chance
-FITS, FEW, SOFT = 1.0, 1.5, 0.1  # a domain fits below FITS + FEW/sqrt(images), half trusted at it, softened by SOFT
+FITS, FEW, CHANCE = 0.85, 1.5, 1.5  # a domain fits below FITS + FEW/sqrt(images) + CHANCE sqrt(2/directions)
+SOFT = 0.1  # it is half trusted at that bound, and more or less around it
 MOVED, MOVED_SOFT = 3.0, 0.4  # the same for a module's features, `Prototypes.misfit`
 
 
@@ -39,6 +40,7 @@ class Domains:
     whiten: Wide  # [d,d]
     points: Wide  # [N,d], y_j
     spreads: Wide  # [N], e_j
+    directions: Wide  # [N], how many a domain really varies in: the fewer, the more its mean varies by chance
 
     @classmethod
     def of(cls, signatures: Mapping[str, Signature]) -> "Domains | None":
@@ -52,8 +54,12 @@ class Domains:
         whiten = np.linalg.cholesky(np.linalg.inv(pooled))
         means = np.stack([s.look_mean for s in signatures.values()]).astype(np.float64)
         origin = means.mean(axis=0)
-        spreads = np.einsum("di,ndc,ci->n", whiten, matrices, whiten, optimize=True) / width
-        return cls(tuple(signatures), origin, whiten, (means - origin) @ whiten, np.maximum(spreads, 1e-6))
+        own = whiten.T @ matrices @ whiten
+        traces = np.maximum(np.trace(own, axis1=1, axis2=2), 1e-6 * width)
+        directions = np.maximum(np.square(traces) / np.maximum(np.square(own).sum(axis=(1, 2)), 1e-12), 1.0)
+        return cls(
+            tuple(signatures), origin, whiten, (means - origin) @ whiten, traces / width, directions=directions
+        )
 
     def weigh(self, recent: NDArray[np.floating], images: NDArray[np.floating]) -> Wide:
         """How much of each image belongs to each domain, given the recent ones (x̂ [n,d], with the images among
@@ -78,7 +84,7 @@ class Domains:
         counts = np.maximum(belongs.sum(axis=0), 1e-9)
         means = belongs.T @ rows / counts[:, None]
         far = np.square(means - self.points).mean(axis=1) / (self.spreads * (1 / counts + 1 / DRIFT))
-        bounds = FITS + FEW / np.sqrt(np.maximum(counts, 1.0))
+        bounds = FITS + FEW / np.sqrt(np.maximum(counts, 1.0)) + CHANCE * np.sqrt(2 / self.directions)
         return sigmoid((bounds - far) / SOFT)
 
 

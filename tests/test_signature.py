@@ -1,6 +1,6 @@
 """Signatures: covariances of few directions, distances under them, and what a module's file may hold."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -70,7 +70,9 @@ def test_what_is_written_is_read() -> None:
 def test_large_values_do_not_overflow_half_precision() -> None:
     tensors = random_signature().tensors
     loud = np.full((3, 12), 1e6, np.float32)
-    assert Signature(**{**vars(random_signature()), "class_means": loud}).tensors[PREFIX + "class_means"].max() == 1e6
+    assert (
+        Signature(**{**vars(random_signature()), "class_means": loud}).tensors[PREFIX + "class_means"].max() == 1e6
+    )
     assert tensors[PREFIX + "class_means"].dtype == np.float16
 
 
@@ -112,7 +114,7 @@ def test_a_wrong_signature_is_refused(changes: dict[str, np.ndarray | None], mes
 
 
 def test_a_signature_that_is_not_finite_is_not_written() -> None:
-    broken = Signature(**{**vars(random_signature()), "look_mean": np.full(12, np.inf, np.float32)})
+    broken = replace(random_signature(), look_mean=np.full(12, np.inf, np.float32))
     with pytest.raises(ConfigError, match="finite"):
         _ = broken.tensors
 

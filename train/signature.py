@@ -15,7 +15,7 @@ Wide = NDArray[np.float64]
 
 FEATURE_FLOOR = 0.2  # of the mean variance: what the few directions of a few hundred images leave out
 FOLDS = 4
-FLOORS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+FLOORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 TEMPERATURES = np.geomspace(0.25, 8.0, 31)
 SHARPNESS = (0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.4, 1.0, 1e6)  # the last: distance says nothing
 

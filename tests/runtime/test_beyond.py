@@ -97,7 +97,7 @@ def test_the_generalist_alone(network: Network) -> None:
 
 def test_steps_bring_the_activations_back(network: Network) -> None:
     """Twenty steps on one batch: the loss that they descend on falls."""
-    config = AdaptConfig(weighting="generalist", filter=False, guard=False)
+    config = AdaptConfig(weighting="generalist", filter=False, guard=False, ln_lr=0.1)
     learner, data = Learner(network, config), batch(network, "other", 48)
     source = network.modules.references[GENERALIST].signature
 
@@ -179,7 +179,9 @@ def test_what_was_learned_is_saved_and_restored(bundle: Path, tmp_path: Path) ->
         for name in a:
             np.testing.assert_array_equal(a[name].sums, b[name].sums)
         probe = images("other", 64, size, 9)
-        np.testing.assert_allclose(other.predict(probe).probabilities, runtime.predict(probe).probabilities, atol=0.02)
+        np.testing.assert_allclose(
+            other.predict(probe).probabilities, runtime.predict(probe).probabilities, atol=0.02
+        )
 
 
 def test_a_stream_turns_to_the_right_module_within_sixteen_frames(bundle: Path) -> None:
@@ -196,7 +198,9 @@ def test_a_stream_turns_to_the_right_module_within_sixteen_frames(bundle: Path) 
 def test_a_mixed_batch_asks_both(network: Network) -> None:
     size = network.bundle.manifest.preprocessing.size
     pixels = np.concatenate([images(d, 20, size, 4) for d in ("domain-0", "domain-1")])
-    blend, passed = Learner(network, AdaptConfig()).predict(ImageBatch(pixels, network.bundle.manifest.preprocessing))
+    blend, passed = Learner(network, AdaptConfig()).predict(
+        ImageBatch(pixels, network.bundle.manifest.preprocessing)
+    )
     assert set(passed.names) >= {"domain-0", "domain-1"}
     columns = [list(network.modules).index(d) for d in ("domain-0", "domain-1")]
     assert blend.weights[:20, columns[0]].mean() > 0.9 and blend.weights[20:, columns[1]].mean() > 0.9

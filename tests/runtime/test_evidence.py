@@ -15,7 +15,7 @@ WIDTH = 24
 Wide = NDArray[np.float64]
 
 rng = np.random.default_rng(0)
-MIX = rng.standard_normal((WIDTH, WIDTH)) / np.sqrt(WIDTH)
+MIX = np.eye(WIDTH) + 0.4 * rng.standard_normal((WIDTH, WIDTH)) / np.sqrt(WIDTH)
 CENTRES = {name: rng.standard_normal(WIDTH) * 1.2 for name in ("fog", "night", "rain", "snow")}
 LOUD = {"fog": 0.6, "night": 0.3, "rain": 1.0, "snow": 1.0}
 

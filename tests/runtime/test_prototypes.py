@@ -1,4 +1,4 @@
-"""Prototypes that follow the stream: the model's formulas, what they are worth under shift, and what they withstand."""
+"""Prototypes that follow the stream: the formulas, what they are worth under shift, and what they withstand."""
 
 from dataclasses import replace
 
@@ -81,9 +81,7 @@ def test_the_formulas() -> None:
     state = Prototypes({"m": Seen(counts, counts[:, None] * means)})
     a = [KAPPA * n / (KAPPA + n) for n in counts]
     delta = sum(w * (m - c) for w, m, c in zip(a, means, known.means, strict=True)) / (COMMON + sum(a))
-    want = [
-        (KAPPA * (c + delta) + n * m) / (KAPPA + n) for n, m, c in zip(counts, means, known.means, strict=True)
-    ]
+    want = [(KAPPA * (c + delta) + n * m) / (KAPPA + n) for n, m, c in zip(counts, means, known.means, strict=True)]
     got_delta, got = state.move("m", known)
     np.testing.assert_allclose(got_delta, delta, rtol=1e-10)
     np.testing.assert_allclose(got, want, rtol=1e-10)
