@@ -86,10 +86,10 @@ def tables() -> dict[str, list[Group]]:
     camera = Path("examples/digits/bundle")
     found = {
         "digits": leave_one_out(**digits, methods=everything, protocol=online),
-        "pacs-adapter": leave_one_out(**pacs["adapter"], methods=(*STILL, *LEARNING), protocol=online, limit=192),
+        "pacs-adapter": leave_one_out(**pacs["adapter"], methods=(*STILL, *LEARNING), protocol=online, limit=128),
         "pacs-still": leave_one_out(**pacs["adapter"], methods=STILL, protocol=Protocol(seeds=5)),
         "pacs-entropy": leave_one_out(**pacs["adapter"], methods=ENTROPY, protocol=once, limit=192),
-        "pacs-vpt": leave_one_out(**pacs["vpt"], methods=(*STILL, *LEARNING), protocol=online, limit=192),
+        "pacs-vpt": leave_one_out(**pacs["vpt"], methods=(*STILL, *LEARNING), protocol=online, limit=128),
         "pacs-classes": leave_one_out(
             **pacs["adapter"], methods=STILL, protocol=Protocol(seeds=5, order="classes")
         ),
