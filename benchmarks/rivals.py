@@ -169,7 +169,7 @@ class Rivals:
         self.piece = micro_batch(bundles[0].manifest, FORWARD_VALUES)
         torch.set_num_threads(self.threads)
         # every step the same, and what is the paper's: all modules blended, no re-centring
-        self.config = replace(steady(store.config.adaptation), sam="batch", top_m=None, recentre=0.0)
+        self.config = replace(steady(AdaptConfig.paper()), sam="batch", top_m=None)
         self.frames = images(bundles[0], self.batch)
         self.torch = TorchPluto(store, self.config)
         self.reliable = ReliableOnly(store, self.config)

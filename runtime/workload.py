@@ -32,10 +32,14 @@ def steady(config: AdaptConfig) -> AdaptConfig:
 def open_runtime(
     bundle: Bundle, providers: str, threads: int | None, modules: int | None = None, top_m: int | None = None
 ) -> Runtime:
-    """The bundle's first `modules` modules, all of them if None, of which `top_m` are blended."""
-    names = bundle.manifest.names
-    config = steady(bundle.manifest.adaptation)
+    """The bundle's first `modules` specialists, all of them if None, of which `top_m` are blended.
+
+    They are blended as in the paper: noise looks like no domain, and all of them are to run.
+    """
+    config = steady(AdaptConfig.paper())
     runtime = Runtime(bundle.path, providers, threads, top_m, config=config, verify=False)
-    for name in names[modules:] if modules is not None else ():
-        runtime.remove_module(name)
+    kept = (bundle.manifest.specialists or bundle.manifest.names)[:modules]
+    for name in bundle.manifest.names:
+        if name not in kept:
+            runtime.remove_module(name)
     return runtime
