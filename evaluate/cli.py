@@ -34,10 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  pluto eval --bundle bundle/ --data photos/ --method single --method pluto --method pluto:top_m=2\n"
         "  pluto eval --bundle bundle/ --data photos/ --shots 16         # learn from 16 images, then frozen\n"
         "  pluto eval --bundle bundle/ --data c/ --target fog --target snow --continual\n\n"
-        "To leave a domain out, export a bundle from a store without its module and evaluate that on the domain.\n"
+        "  pluto eval --leave-out fog --store store/ --data photos/      # as if fog had never been trained on\n\n"
         "methods (name, or name:setting=value,...):\n  " + ", ".join(known(AdaptConfig()))
     )
-    parser.add_argument("--bundle", required=True, type=Path, help="bundle that `pluto-export` wrote")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--bundle", type=Path, help="bundle that `pluto-export` wrote")
+    which.add_argument(
+        "--leave-out",
+        metavar="DOMAIN",
+        help="evaluate on this domain with a bundle that never saw it: from --store, with selector and generalist "
+        "trained without it (torch; once, below --out)",
+    )
     parser.add_argument("--data", required=True, type=Path, help="root/<domain>/<class>/images")
     parser.add_argument("--target", action="append", default=[], help="domain below --data, or a+b mixed; all")
     parser.add_argument("--method", action="append", default=[], help="what to compare (default: everything)")
@@ -48,7 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, help="at most this many images of each target")
     parser.add_argument("--order", choices=("shuffled", "classes"), default="shuffled", help="of each stream")
     parser.add_argument("--continual", action="store_true", help="take what was learned to the next target")
-    parser.add_argument("--store", type=Path, help="store of the bundle: CoTTA needs it, and torch")
+    parser.add_argument("--store", type=Path, help="store of the bundle: CoTTA and --leave-out need it, and torch")
+    trained = parser.add_argument_group("with --leave-out, as given to `pluto train`")
+    trained.add_argument("--per-class", type=int, metavar="N", help="at most N training images a class")
+    trained.add_argument("--epochs", type=int, default=20, help="of the generalist, at most (default: 20)")
+    trained.add_argument("--patience", type=int, default=4, help="epochs without a better validation (default: 4)")
     parser.add_argument(
         "--source", type=Path, help="root/<module>/<class>/images of the modules' own domains, for EATA"
     )
@@ -66,6 +77,8 @@ def run(options: argparse.Namespace) -> int:
     protocol = Protocol(options.batch, options.seeds, options.shots, options.order, options.continual)
     if options.limit is not None and options.limit < 1:
         raise ConfigError(f"--limit: want at least 1, got {options.limit}")
+    if options.leave_out is not None:
+        _leave_out(options)
     bundle = Bundle(options.bundle)
     manifest = bundle.manifest
     methods = choose(options.method, manifest.adaptation)
@@ -99,6 +112,30 @@ def run(options: argparse.Namespace) -> int:
             print(f"{name} did not run: {reason}")
         print(f"written: {options.out / 'report.html'}, results.md, results.json")
     return 0
+
+
+def _leave_out(options: argparse.Namespace) -> None:
+    """Makes the bundle, and sets the options that follow from it."""
+    if options.store is None:
+        raise ConfigError("--leave-out: give the store that the domain is left out of with --store")
+    if options.target and options.target != [options.leave_out]:
+        raise ConfigError(f"--leave-out {options.leave_out}: it is the target; leave --target out")
+    try:
+        from pluto_edge.evaluate.without import bundle_without  # torch
+    except ImportError as cause:
+        raise MissingExtraError(cause.name or "torch", "train,export") from cause
+    options.target = [options.leave_out]
+    options.bundle = bundle_without(
+        options.store,
+        options.data,
+        options.leave_out,
+        options.out,
+        per_class=options.per_class,
+        epochs=options.epochs,
+        patience=options.patience,
+        quiet=options.quiet,
+    )
+    options.store = options.bundle.parent / "store"
 
 
 def _table(findings: Findings, targets: Sequence[str]) -> str:

@@ -40,9 +40,9 @@ def test_runtime_never_imports_its_users_or_export_or_train(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", sources("evaluate"), ids=str)
-def test_evaluate_needs_torch_in_one_file(file: Path) -> None:
+def test_evaluate_needs_torch_in_two_files(file: Path) -> None:
     names = {n for n in imports(file) if not n.startswith("pluto_edge.evaluate")}
-    if file.name != "cotta.py":
+    if file.name not in ("cotta.py", "without.py"):  # CoTTA changes all weights; --leave-out trains
         assert not {n.partition(".")[0] for n in names} & HEAVY
         assert not [n for n in names if n.startswith(("pluto_edge.export", "pluto_edge.train"))]
 
