@@ -34,7 +34,7 @@ class AdaptConfig:
         objective: what that step minimises. `entropy` is the paper's; `align`, how far the activations' mean and
             deviation are from the source's (modules with a signature, batches of 16 or more); `both`, the sum,
             with a tenth of the entropy. With `sam="sample"` it is the entropy: one image has no statistics.
-        ln_lr, ln_momentum: SGD on the affines; None is 0.001 for the entropy, 0.01 for alignment.
+        ln_lr, ln_momentum: SGD on the affines; None is 0.001 for the entropy, 0.02 for alignment.
         rho: radius of the sharpness-aware step; 0 is a plain step.
         filter: leave out samples whose entropy is not below `entropy_margin` * ln K.
         entropy_margin: E0 as a share of ln K.

@@ -38,7 +38,7 @@ from pluto_edge.runtime.timing import Stages
 
 LITTLE = 0.05  # a module that has less say than this on every image is not run
 ALIGN_FROM = 16  # images: the statistics of fewer say nothing
-ALIGN_RATE = 0.01
+ALIGN_RATE = 0.02
 ENTROPY_SHARE = 0.1  # of the entropy beside alignment
 ROUNDS = 2  # the batch is predicted, learned from, and predicted with what was learned
 
