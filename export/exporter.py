@@ -179,7 +179,9 @@ def _write_modules(folder: Path, store: Store, vit: TorchViT) -> list[Module]:
     checked = []
     for index, name in enumerate(store.names):
         module = store.load_module(name)
-        write_tensors(folder / "modules" / f"{name}.safetensors", {**start, **module.tensors})
+        signature = module.signature(StoreError)
+        own = signature.tensors if signature is not None else {}  # in half precision, as in the store
+        write_tensors(folder / "modules" / f"{name}.safetensors", {**start, **module.tensors, **own})
         if index < 3:
             checked.append(module)
     write_tensors(folder / SELECTOR, store.load_selector().tensors)
