@@ -1,15 +1,19 @@
 """Names, hashes and writes on disk: the one place that writes files.
 
-Every write is a whole write: into a temporary neighbour, flushed to the disk, then renamed.
+Every write is a whole write: into a temporary neighbour, flushed to the disk, then renamed. A folder takes the
+place of another by one exchange of names where the platform has that. Elsewhere it takes two renames, and `recover`
+finishes what a run that was killed between them had begun (docs/reliability.md).
 """
 
+import ctypes
 import hashlib
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -22,6 +26,7 @@ from pluto_edge._schema import Error
 
 Tensors = dict[str, NDArray[np.float32]]
 
+_PARTIAL, _OLD = ".partial-", "-old"  # .name.partial-abcdefgh, and the folder that it takes the place of
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -97,7 +102,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         Path(name).chmod(0o666 & ~_umask())
         Path(name).replace(path)
     except BaseException as cause:
-        Path(name).unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(name).unlink(missing_ok=True)
         if isinstance(cause, OSError) and cause.filename is None:  # a full disk does not say which file
             raise OSError(cause.errno, cause.strerror, str(path)) from cause
         raise
@@ -108,29 +114,115 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 def whole_folder(target: Path) -> Iterator[Path]:
     """A temporary folder that takes the place of `target` when the block ends well, and vanishes otherwise.
 
-    What an earlier, killed run left beside the target is swept away first.
+    What an earlier, killed run left beside the target is finished or taken back, then swept away.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{target.name}.partial-"
-    for stale in target.parent.glob(prefix + "*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+    recover(target)
+    for stale in _left_behind(target):
+        _discard(stale)
+    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}{_PARTIAL}", dir=target.parent))
     try:
         partial.chmod(0o777 & ~_umask())
         yield partial
-        for file in partial.rglob("*"):
-            if file.is_file():
-                _sync(file)
-        if target.exists():
-            old = partial.with_name(partial.name + "-old")
-            target.rename(old)
-            partial.rename(target)
-            shutil.rmtree(old)
-        else:
-            partial.rename(target)
+        for item in (*partial.rglob("*"), partial):
+            if item.is_file():
+                _sync(item)
+            elif item.is_dir():
+                sync_folder(item)
+        _take_place(partial, target)
         sync_folder(target.parent)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if not os.path.lexists(_old(partial)):  # else a folder is still to be recovered
+            _discard(partial)
+
+
+def recover(target: Path) -> None:
+    """Where `target` is missing because a `whole_folder` was killed on its way there: put it in its place.
+
+    That is the new folder, which was whole before the old one was moved away, or else the old one. Whoever reads a
+    folder that `whole_folder` writes calls this first.
+    """
+    if os.path.lexists(target):
+        return
+    for old in _left_behind(target):
+        if not old.name.endswith(_OLD):
+            continue
+        new = old.with_name(old.name.removesuffix(_OLD))
+        try:
+            (new if _is_folder(new) else old).rename(target)
+        except OSError:
+            if not os.path.lexists(target):  # else somebody else has recovered it
+                raise
+        sync_folder(target.parent)
+        return
+
+
+def found(target: Path) -> Path:
+    """`target`, recovered where that is necessary and possible: what readers call."""
+    with suppress(OSError):
+        recover(target)
+    return target
+
+
+def _take_place(partial: Path, target: Path) -> None:
+    """Afterwards `target` is the new folder, and the old one, if there was one, is where the new one was."""
+    if not os.path.lexists(target):
+        partial.rename(target)
+        return
+    if _exchange(partial, target):
+        return
+    old = _old(partial)
+    target.rename(old)
+    try:
+        partial.rename(target)
+    except BaseException:
+        if not os.path.lexists(target):
+            old.rename(target)
+            raise
+        if os.path.lexists(partial):
+            raise
+    with suppress(OSError):  # the next `whole_folder` sweeps it away
+        old.rename(partial)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step, as only Linux can, on most file systems; says whether it was done."""
+    if sys.platform != "linux":
+        return False
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
+
+
+def _left_behind(target: Path) -> list[Path]:
+    """Temporary folders of `target`, whose writers are dead."""
+    try:
+        names = sorted(os.listdir(target.parent))  # noqa: PTH208  names are enough
+    except OSError:
+        return []
+    pattern = re.compile(re.escape(f".{target.name}{_PARTIAL}") + rf"[a-z0-9_]{{8}}({_OLD})?")
+    return [path for n in names if pattern.fullmatch(n) and _is_folder(path := target.parent / n)]
+
+
+def _is_folder(path: Path) -> bool:
+    """A folder of its own: never a link, which may lead anywhere."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def _old(partial: Path) -> Path:
+    return partial.with_name(partial.name + _OLD)
+
+
+def _discard(path: Path) -> None:
+    """Best effort: what stays behind is swept away next time."""
+    if path.is_symlink() or path.is_file():
+        with suppress(OSError):
+            path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def sync_folder(path: Path) -> None:

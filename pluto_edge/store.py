@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pluto_edge._files import check_name, inside, read_tensors, whole_folder, write_tensors, write_text
+from pluto_edge._files import check_name, found, inside, read_tensors, whole_folder, write_tensors, write_text
 from pluto_edge._schema import check_version, decode, read_json, to_text
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, StoreError
@@ -109,7 +109,7 @@ class Store:
     """A module store on disk. Opening it checks `store.json`; tensors are read and checked when asked for."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = found(Path(path))
         file = self.path / "store.json"
         if not file.is_file():
             raise StoreError(f"{self.path}: not a module store (there is no store.json in it)")
@@ -165,6 +165,7 @@ class Store:
     def module_config(self, name: str) -> ModuleConfig:
         if name not in self.names:
             raise StoreError(f"{self.path}: no module {name!r}; there are: {', '.join(self.names) or 'none'}")
+        found(self.path / "modules" / name)
         config = read_module_config(inside(self.path, f"modules/{name}", StoreError))
         _check_fits(config, self.config, f"{self.path}: module {name!r}")
         if config.name != name:
@@ -227,20 +228,21 @@ class Store:
 
 
 def check_vacant(path: Path) -> None:
+    found(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         what = "the folder exists and is not empty" if path.is_dir() else "it exists and is not a folder"
         raise StoreError(f"{path}: {what}")
 
 
 def read_module_config(folder: Path) -> ModuleConfig:
-    file = folder / "adapter_config.json"
+    file = found(folder) / "adapter_config.json"
     data = read_json(file, StoreError)
     check_version(data, SCHEMA_VERSION, str(file), StoreError)
     return decode(ModuleConfig, data, str(file), StoreError)
 
 
 def read_module(folder: Path, config: ModuleConfig) -> Module:
-    file = folder / MODULE_FILE
+    file = found(folder) / MODULE_FILE
     module = Module(config.name, config.dims, read_tensors(file, StoreError))
     check_module(module, str(file), StoreError)
     return module
