@@ -9,12 +9,14 @@ import ctypes
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from time import monotonic, sleep
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -24,8 +26,12 @@ from safetensors.numpy import load_file, save
 
 from pluto_edge._schema import Error
 
+if sys.platform != "win32":
+    import fcntl
+
 Tensors = dict[str, NDArray[np.float32]]
 
+_TEMPORARY = ".tmp"  # .name.abcdefgh.tmp
 _PARTIAL, _OLD = ".partial-", "-old"  # .name.partial-abcdefgh, and the folder that it takes the place of
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -93,7 +99,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of `path` when the block ends well, and vanishes otherwise."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_TEMPORARY, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -108,6 +114,62 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             raise OSError(cause.errno, cause.strerror, str(path)) from cause
         raise
     sync_folder(path.parent)
+
+
+def give_name(path: Path, other: Path) -> None:
+    """`other` becomes another name of the file `path`, which stays; where there are no links, `path` is moved."""
+    temporary = path.with_name(f".{other.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+    try:
+        os.link(path, temporary)
+        temporary.replace(other)
+        temporary.unlink(missing_ok=True)  # both are names of one file already: then `replace` does nothing
+    except OSError:
+        with suppress(FileNotFoundError):  # somebody else has moved it
+            path.replace(other)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def sweep(path: Path) -> None:
+    """Delete the temporary files that killed writers of `path` left; call it where nobody else is writing it."""
+    pattern = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}" + re.escape(_TEMPORARY))
+    for file in path.parent.iterdir():
+        if pattern.fullmatch(file.name):
+            with suppress(OSError):
+                file.unlink()
+
+
+@contextmanager
+def alone_in(folder: Path, patience: float = 10.0) -> Iterator[bool]:
+    """Writers that ask for this come one after another, in threads and in processes.
+
+    False where the platform has no such locks, or the others take longer than `patience` seconds.
+    """
+    if sys.platform == "win32":
+        yield False
+        return
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _locked(handle, monotonic() + patience)
+    finally:
+        os.close(handle)  # and the lock is gone
+
+
+def _locked(handle: int, until: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if monotonic() > until:
+                return False
+            sleep(0.005)
+        except OSError:
+            return False
 
 
 @contextmanager
