@@ -1,7 +1,7 @@
 """Learned state on disk: one safetensors file, written whole, with the generation before it kept.
 
-`path` is the newest, `path.previous` the one before. A file that is damaged, half there or too new is passed over for
-the other, and never takes the other's place; a state of another bundle is refused.
+`path` is the newest, `path.previous` the one before. A file that is damaged, half there or too new is passed over
+for the other, and never takes the other's place; a state of another bundle is refused.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
 from pluto_edge._files import alone_in, give_name, sweep, write_bytes
-from pluto_edge.errors import BundleError, StoreError
+from pluto_edge._schema import decode
+from pluto_edge.errors import BundleError, ConfigError, StoreError
 from pluto_edge.modules import Dims, SelectorWeights, check_tensors
 from pluto_edge.runtime.network import Network
 from pluto_edge.runtime.prototypes import Prototypes, Seen
 from pluto_edge.runtime.state import Affines, State
 from pluto_edge.version import WRITER
 
-SCHEMA_VERSION = 3  # 1 and 2 had mean logits for re-centring, which are passed over
+# 1 and 2 had mean logits for re-centring, which are passed over; up to 3 the digest was of the tensors alone
+SCHEMA_VERSION = 4
+GROUPS = ("selector", "moments", "affines", "momentum", "prototypes", "centre")
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -40,14 +44,14 @@ def save(path: Path, state: State, bundle: str) -> None:
             tensors |= {f"{group}.{name}.scale": affines.scale, f"{group}.{name}.bias": affines.bias}
     for name, seen in state.prototypes.modules.items():
         tensors |= {f"prototypes.{name}.counts": seen.counts, f"prototypes.{name}.sums": seen.sums}
-    counters = {n: getattr(state, n) for n in ("top", "labels", "average", "steps", "rollbacks", "samples")}
+    counters = {f.name: getattr(state, f.name) for f in fields(_Counters)}
     metadata = {
         "schema_version": str(SCHEMA_VERSION),
         "writer": WRITER,
         "bundle": bundle,
         "counters": json.dumps(counters),
-        "digest": _digest(tensors),
     }
+    metadata["digest"] = _digest(tensors, metadata)
     data = to_bytes({k: np.ascontiguousarray(v) for k, v in tensors.items()}, metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     with alone_in(path.parent) as alone:
@@ -123,64 +127,120 @@ def _read(file: Path) -> tuple[Mapping[str, str], Tensors]:
         raise _NotWhole(f"schema_version: want a positive integer, got {version[:60]!r}")
     if int(version) > SCHEMA_VERSION:
         raise _NotWhole("written by a newer pluto-edge; run: pip install --upgrade pluto-edge")
-    if metadata["digest"] != _digest(tensors):
+    if metadata["digest"] != _digest(tensors, metadata):
         raise _NotWhole("damaged: its digest differs")
     return metadata, tensors
 
 
+@dataclass(frozen=True)
+class _Counters:
+    """What a state has beside tensors."""
+
+    top: str | None
+    labels: tuple[int, ...]
+    average: float | None
+    steps: int
+    rollbacks: int
+    samples: int
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "rollbacks", "samples"):
+            if not 0 <= getattr(self, name) < 2**63:
+                raise ConfigError(f"{name}: want at least 0, got {getattr(self, name)}")
+
+
 def _state(tensors: Tensors, metadata: Mapping[str, str], exported: State, network: Network, where: str) -> State:
     dims = network.bundle.manifest.dims
-    groups: dict[str, dict[str, NDArray[Any]]] = {
-        "selector": {},
-        "moments": {},
-        "affines": {},
-        "momentum": {},
-        "prototypes": {},
-        "centre": {},
-    }
+    groups: dict[str, Tensors] = {name: {} for name in GROUPS}
     for key, value in tensors.items():
         group, _, rest = key.partition(".")
+        if group not in groups:
+            raise _NotWhole(f"tensor {key!r} is not part of a state")
         groups[group][rest] = value
-    selector_shapes = {k: v.shape for k, v in exported.selector.tensors.items()}
-    check_tensors(groups["selector"], selector_shapes, where, StoreError)
-    for group in ("affines", "momentum"):
-        for key, value in groups[group].items():
-            if value.shape != dims.ln_shape or not np.isfinite(value).all():
-                raise StoreError(f"{where}: {group}.{key}: want finite {list(dims.ln_shape)}")
-    affines = _affines(groups["affines"])
-    unknown = sorted(affines.keys() - network.modules.keys())
+    affines, momentum = (_affines(groups[name], name, dims.ln_shape) for name in ("affines", "momentum"))
+    state = State(
+        selector=SelectorWeights(**_selector(groups["selector"], exported)),
+        moments=_moments(groups["moments"], exported),
+        affines=affines,
+        momentum=momentum,
+        prototypes=_prototypes(groups["prototypes"], dims),
+        **vars(_counters(metadata["counters"], dims.classes)),
+    )
+    unknown = sorted((affines.keys() | momentum.keys()) - network.modules.keys())
     if unknown:
         raise StoreError(f"{where}: it has learned for module {unknown[0]!r}, which is not loaded; add it first")
-    counters = json.loads(metadata["counters"])
-    counters["labels"] = tuple(counters["labels"])
-    counters.pop("centre", None)
-    return State(
-        selector=SelectorWeights(**groups["selector"]),
-        moments=groups["moments"],
-        affines=affines,
-        momentum=_affines(groups["momentum"]),
-        prototypes=_prototypes(groups["prototypes"], dims, where),
-        **counters,
-    )
+    return state
 
 
-def _prototypes(group: Tensors, dims: Dims, where: str) -> Prototypes:
+def _counters(text: str, classes: int) -> _Counters:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as cause:
+        raise _NotWhole(f"counters: not valid JSON ({cause})") from cause
+    if isinstance(data, dict):
+        data.pop("centre", None)  # of earlier versions
+        unknown = sorted(data.keys() - {f.name for f in fields(_Counters)})
+        if unknown:
+            raise _NotWhole(f"counters: {unknown[0]!r} is not one of them")
+    counters = decode(_Counters, data, "counters", _NotWhole)
+    wrong = [n for n in counters.labels if not 0 <= n < classes]
+    if wrong:
+        raise _NotWhole(f"counters.labels: want 0 to {classes - 1}, got {wrong[0]}")
+    return counters
+
+
+def _selector(group: Tensors, exported: State) -> Tensors:
+    _check(group, {k: v.shape for k, v in exported.selector.tensors.items()}, "selector", np.float32)
+    return group
+
+
+def _moments(group: Tensors, exported: State) -> Tensors:
+    """Adam's memory, whole or not there."""
+    if group:
+        shapes: dict[str, tuple[int, ...]] = {"t": (1,)}
+        for key, value in exported.selector.tensors.items():
+            shapes |= {f"m.{key}": value.shape, f"v.{key}": value.shape}
+        _check(group, shapes, "moments", np.float64)
+        for key, value in group.items():
+            if not key.startswith("m.") and (value < 0).any():
+                raise _NotWhole(f"moments.{key}: want at least 0")
+    return group
+
+
+def _affines(group: Tensors, what: str, shape: tuple[int, ...]) -> dict[str, Affines]:
     names = sorted({key.rpartition(".")[0] for key in group})
-    shapes = {"counts": (dims.classes,), "sums": (dims.classes, dims.width)}
-    check_tensors(group, {f"{n}.{k}": v for n in names for k, v in shapes.items()}, where, StoreError)
-    for key, value in group.items():
-        if value.dtype != np.float64 or not np.isfinite(value).all():
-            raise StoreError(f"{where}: prototypes.{key}: want finite float64")
-    return Prototypes({n: Seen(group[f"{n}.counts"], group[f"{n}.sums"]) for n in names})
-
-
-def _affines(group: Mapping[str, NDArray[Any]]) -> dict[str, Affines]:
-    names = sorted({key.rpartition(".")[0] for key in group})
+    _check(group, {f"{n}.{k}": shape for n in names for k in ("scale", "bias")}, what, np.float32)
     return {name: Affines(group[f"{name}.scale"], group[f"{name}.bias"]) for name in names}
 
 
-def _digest(tensors: Mapping[str, NDArray[Any]]) -> str:
+def _prototypes(group: Tensors, dims: Dims) -> Prototypes:
+    names = sorted({key.rpartition(".")[0] for key in group})
+    shapes = {"counts": (dims.classes,), "sums": (dims.classes, dims.width)}
+    _check(group, {f"{n}.{k}": v for n in names for k, v in shapes.items()}, "prototypes", np.float64)
+    for name in names:
+        if (group[f"{name}.counts"] < 0).any():
+            raise _NotWhole(f"prototypes.{name}.counts: want at least 0")
+    return Prototypes({n: Seen(group[f"{n}.counts"], group[f"{n}.sums"]) for n in names})
+
+
+def _check(
+    group: Tensors, shapes: dict[str, tuple[int, ...]], what: str, dtype: type[np.float32] | type[np.float64]
+) -> None:
+    """Exactly these tensors, of one type and finite."""
+    check_tensors(group, shapes, what, _NotWhole)
+    for key, value in group.items():
+        if value.dtype != dtype or not np.isfinite(value).all():
+            raise _NotWhole(f"{what}.{key}: want finite {np.dtype(dtype)}, got {value.dtype}")
+
+
+def _digest(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
+    """Of everything that a state is made of."""
     digest = hashlib.sha256()
+    whole = int(metadata["schema_version"]) > 3
+    if whole:
+        digest.update(json.dumps([metadata["bundle"], metadata["counters"]]).encode())
     for key in sorted(tensors):
-        digest.update(key.encode() + b"\0" + np.ascontiguousarray(tensors[key]).tobytes())
+        value = np.ascontiguousarray(tensors[key])
+        kind = f"{value.dtype}{value.shape}" if whole else ""
+        digest.update(key.encode() + b"\0" + kind.encode() + value.tobytes())
     return digest.hexdigest()
