@@ -8,6 +8,7 @@ store/
   modules/<name>/                 adapter_config.json, adapter_model.safetensors, README.md
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,29 @@ MODULE_FILE = "adapter_model.safetensors"
 
 Scalar = bool | int | float | str
 
+# What may go to `timm.create_model`: that which shapes a VisionTransformer, and nothing that names a file
+OPTIONS = frozenset(
+    """
+    patch_size in_chans embed_dim depth num_heads mlp_ratio qkv_bias proj_bias qk_norm scale_attn_norm scale_mlp_norm
+    init_values class_token reg_tokens pos_embed no_embed_class pre_norm final_norm fc_norm global_pool
+    pool_include_prefix dynamic_img_size dynamic_img_pad norm_layer act_layer mlp_layer attn_layer
+    drop_rate pos_drop_rate patch_drop_rate proj_drop_rate attn_drop_rate drop_path_rate
+    """.split()  # noqa: SIM905
+)
+
+
+def check_options(names: Iterable[str]) -> None:
+    unknown = sorted(set(names) - OPTIONS)
+    if unknown:
+        raise ConfigError(f"options: {unknown[0]!r} is not allowed; want some of {', '.join(sorted(OPTIONS))}")
+
 
 @dataclass(frozen=True)
 class Backbone:
     """A timm VisionTransformer by name, and where its weights are.
 
-    `options` go to `timm.create_model` (numbers, texts and booleans only). `pretrained` names the tag whose
-    weights timm downloads; without it they are in `backbone.safetensors`.
+    `options`, some of `OPTIONS`, go to `timm.create_model` (numbers, texts and booleans only). `pretrained` names the
+    tag whose weights timm downloads; without it they are in `backbone.safetensors`.
     """
 
     architecture: str
@@ -47,6 +64,7 @@ class Backbone:
     def __post_init__(self) -> None:
         if self.width < 1 or self.depth < 1:
             raise ConfigError(f"width and depth: want at least 1, got {self.width} and {self.depth}")
+        check_options(self.options)
 
 
 @dataclass(frozen=True)
@@ -99,6 +117,10 @@ class ModuleConfig:
     metrics: dict[str, float] = field(default_factory=dict)
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "name", ConfigError)
+        _ = self.dims
 
     @property
     def dims(self) -> Dims:

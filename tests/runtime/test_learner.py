@@ -446,6 +446,11 @@ def test_modules_that_do_not_fit(
     save_file(tensors, folder / "adapter_model.safetensors")
     with pytest.raises(StoreError, match="NaN"):
         runtime.add_module(folder)
+    for name in ("../../evil", "", "\x1b[31m"):
+        config = json.loads((folder / "adapter_config.json").read_text())
+        (folder / "adapter_config.json").write_text(json.dumps({**config, "name": name}))
+        with pytest.raises(StoreError, match="not a safe name"):
+            runtime.add_module(folder)
     assert len(runtime.modules) == 3
 
 
