@@ -49,7 +49,12 @@ def inside(root: Path, relative: str, error: Error) -> Path:
     if not relative or pure.is_absolute() or ".." in pure.parts or "\\" in relative or "\0" in relative:
         raise error(f"{root}: {relative[:120]!r} is not a path inside the folder")
     path = root / pure
-    if not path.resolve().is_relative_to(root.resolve()):
+    try:
+        within = path.resolve().is_relative_to(root.resolve())
+        path.is_file()  # raises where no file can have such a name
+    except (OSError, RuntimeError, ValueError) as cause:  # too long, links in a circle, not text
+        raise error(f"{root}: {relative[:120]!r} cannot be the path of a file ({type(cause).__name__})") from cause
+    if not within:
         raise error(f"{root}: {relative[:120]!r} leads outside the folder")
     return path
 

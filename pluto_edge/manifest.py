@@ -105,6 +105,8 @@ class Manifest:
         for name in ("size", "width", "depth", "classes"):
             if getattr(self.dims, name) > MAX_DIM:
                 raise ConfigError(f"dims.{name}: {getattr(self.dims, name)} is beyond {MAX_DIM:,}")
+        if not 1 <= self.tokens <= MAX_DIM:
+            raise ConfigError(f"tokens: want 1 to {MAX_DIM:,}, got {self.tokens}")
         needed = [EMBED, FORWARD, ADAPT, WEIGHTS, SELECTOR, BACKBONE_LN, *(m.file for m in self.modules)]
         absent = [n for n in needed if n not in self.files]
         if absent:

@@ -25,6 +25,7 @@ Bytes = NDArray[np.uint8]
 Images = NDArray[np.uint8] | NDArray[np.float32] | Image.Image | Sequence[NDArray[np.uint8]] | Sequence[Image.Image]
 
 MAX_SIDE = 4096
+MAX_SCALED = 8192  # before the crop
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 WANTED = (
     "want one HWC uint8 RGB array or PIL image, a list of them, an NHWC uint8 batch, "
@@ -50,6 +51,10 @@ class Preprocessing:
             raise ConfigError(f"std: want three positive numbers, got {self.std}")
         if not 0.05 <= self.crop_pct <= 1:
             raise ConfigError(f"crop_pct: want 0.05 to 1, got {self.crop_pct}")
+        if max(self.size) / self.crop_pct > MAX_SCALED:
+            raise ConfigError(
+                f"crop_pct: {self.crop_pct} of {max(self.size)} pixels: images would be larger than {MAX_SCALED}"
+            )
 
     @cached_property
     def table(self) -> Pixels:

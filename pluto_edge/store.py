@@ -33,9 +33,9 @@ Scalar = bool | int | float | str
 # What may go to `timm.create_model`: that which shapes a VisionTransformer, and nothing that names a file
 OPTIONS = frozenset(
     """
-    patch_size in_chans embed_dim depth num_heads mlp_ratio qkv_bias proj_bias qk_norm scale_attn_norm scale_mlp_norm
-    init_values class_token reg_tokens pos_embed no_embed_class pre_norm final_norm fc_norm global_pool
-    pool_include_prefix dynamic_img_size dynamic_img_pad norm_layer act_layer mlp_layer attn_layer
+    patch_size in_chans embed_dim depth num_heads mlp_ratio qkv_bias proj_bias qk_norm scale_attn_norm
+    scale_mlp_norm init_values class_token reg_tokens pos_embed no_embed_class pre_norm final_norm fc_norm
+    global_pool pool_include_prefix dynamic_img_size dynamic_img_pad norm_layer act_layer mlp_layer attn_layer
     drop_rate pos_drop_rate patch_drop_rate proj_drop_rate attn_drop_rate drop_path_rate
     """.split()  # noqa: SIM905
 )
@@ -51,8 +51,8 @@ def check_options(names: Iterable[str]) -> None:
 class Backbone:
     """A timm VisionTransformer by name, and where its weights are.
 
-    `options`, some of `OPTIONS`, go to `timm.create_model` (numbers, texts and booleans only). `pretrained` names the
-    tag whose weights timm downloads; without it they are in `backbone.safetensors`.
+    `options`, some of `OPTIONS`, go to `timm.create_model` (numbers, texts and booleans only). `pretrained` names
+    the tag whose weights timm downloads; without it they are in `backbone.safetensors`.
     """
 
     architecture: str
