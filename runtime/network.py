@@ -1,8 +1,8 @@
 """The graphs and the modules, on the engine's device: everything that streams share and nothing that learns."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pluto_edge.errors import BundleError, ConfigError, StoreError
+from pluto_edge.errors import BundleError, ConfigError, NotFiniteError, StoreError
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle, Manifest
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Module, Role
 from pluto_edge.preprocess import ImageBatch
@@ -122,6 +122,7 @@ class Pass:
     affines: tuple[Affines, ...]
     activations: Array | None = None
     gradient: Gradient | None = None
+    left_out: tuple[str, ...] = ()  # modules that ran, and said NaN or infinity
 
     def of(self, name: str) -> Array:
         """One module's logits [B,K]."""
@@ -132,6 +133,23 @@ class Pass:
         column = self.names.index(name)
         activations = None if self.activations is None else self.activations[:, column]
         return Said(self.logits[:, column], self.features[:, column], activations)
+
+    def only(self, names: Collection[str]) -> "Pass":
+        """The pass as if these modules alone had run."""
+        columns = [c for c, n in enumerate(self.names) if n in names]
+        return replace(
+            self,
+            names=tuple(self.names[c] for c in columns),
+            logits=self.logits[:, columns],
+            features=self.features[:, columns],
+            affines=tuple(self.affines[c] for c in columns),
+            activations=None if self.activations is None else self.activations[:, columns],
+        )
+
+    @property
+    def not_finite(self) -> tuple[str, ...]:
+        """The modules that say NaN or infinity of any image."""
+        return tuple(n for n in self.names if not all(np.isfinite(v).all() for v in self.said(n)[:2]))
 
     @property
     def columns(self) -> NDArray[np.intp]:
@@ -251,6 +269,45 @@ class Network:
             activations=np.stack(kept, axis=1) if activations else None,
             gradient=_combine(gradients, objective) if gradients else None,
         )
+
+    def run_finite(
+        self,
+        batch: ImageBatch,
+        affines: Mapping[str, Affines],
+        names: Sequence[str],
+        *,
+        differentiate: str | None = None,
+        objective: Objective = MEAN_ENTROPY,
+        seen: Sequence[Pass] = (),
+        look: Look | None = None,
+        activations: bool = False,
+    ) -> Pass:
+        """`run` without the modules that say NaN or infinity; where that is all of them, the others are asked."""
+        passed = self.run(
+            batch,
+            affines,
+            names,
+            differentiate=differentiate,
+            objective=objective,
+            seen=seen,
+            look=look,
+            activations=activations,
+        )
+        left_out = passed.not_finite
+        if left_out and len(left_out) == len(passed.names):
+            others = [n for n in self.modules if n not in left_out]
+            if others:
+                passed = self.run(batch, affines, others, look=look, activations=activations)
+                left_out = (*left_out, *passed.not_finite)
+        if not left_out:
+            return passed
+        finite = [n for n in passed.names if n not in left_out]
+        if not finite:
+            raise NotFiniteError(
+                f"no module says anything finite of these images ({', '.join(left_out)}); look at the images, "
+                "at mean and std of the preprocessing and at the modules' weights"
+            )
+        return replace(passed.only(finite), left_out=left_out)
 
     def look(self, batch: ImageBatch) -> Look:
         """How the images look to the selector, before any module runs."""
