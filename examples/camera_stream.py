@@ -27,7 +27,7 @@ from camera import HOLD, STORY, camera  # noqa: E402
 from pluto_edge import Bundle, Runtime, Stream  # noqa: E402
 from pluto_edge._files import write_bytes  # noqa: E402
 from pluto_edge.errors import ConfigError, PlutoError  # noqa: E402
-from pluto_edge.runtime import plot, summary  # noqa: E402
+from pluto_edge.runtime import persistence, plot, summary  # noqa: E402
 from pluto_edge.runtime.recording import Header, Recorder, Recording  # noqa: E402
 from pluto_edge.runtime.sources import Frame, is_live, open_source, paced, public_name  # noqa: E402
 from pluto_edge.runtime.terminal import open_display  # noqa: E402
@@ -104,7 +104,7 @@ def play(runtime: Runtime, options: argparse.Namespace) -> tuple[Recording, Exce
             background=options.background,
             on_event=recorder.event,
         )
-        if options.state is not None and options.state.exists():
+        if options.state is not None and persistence.saved(options.state):
             stream.restore(options.state)
         view = stack.enter_context(open_view(stream, options)) if options.view else None
         if view is not None:

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from pluto_edge.preprocess import Preprocessing
-from pluto_edge.store import Store
+from pluto_edge.store import Store, check_options
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu", "relu"]
 Pool = Literal["token", "distilled", "average"]
@@ -73,6 +73,7 @@ def create(
     if architecture.partition(".")[0] not in timm.list_models():
         raise BackboneError(f"{architecture!r} is not a timm model; see timm.list_models('*vit*')")
     try:
+        check_options(options)
         vit = timm.create_model(name, pretrained=pretrained is not None, num_classes=0, img_size=size, **options)
     except (TypeError, ValueError, AssertionError, KeyError, RuntimeError) as cause:
         if pretrained and isinstance(cause, RuntimeError):

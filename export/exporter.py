@@ -10,7 +10,7 @@ from time import perf_counter
 
 import onnx_ir as ir
 
-from pluto_edge._files import sha256, whole_folder, write_tensors, write_text
+from pluto_edge._files import found, sha256, whole_folder, write_tensors, write_text
 from pluto_edge._schema import to_text
 from pluto_edge.errors import BackboneError, BundleError, ParityError, StoreError
 from pluto_edge.export import kernels
@@ -127,7 +127,7 @@ class _Clock:
 
 
 def _check_target(out: Path, force: bool) -> None:
-    if not out.exists():
+    if not found(out).exists():
         return
     if not out.is_dir() or (any(out.iterdir()) and not (out / MANIFEST).is_file()):
         raise BundleError(f"{out}: exists and is not a bundle; choose another --out")

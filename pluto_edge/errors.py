@@ -8,6 +8,7 @@ PlutoError
 ├── ParityError         an exported graph disagrees with torch
 ├── ProviderError       ONNX Runtime does not run where it was asked to
 ├── ImageError          images that cannot be turned into a batch
+├── NotFiniteError      no module says anything but NaN or infinity of these images
 ├── StreamError         a stream's learning failed in the background, or the stream is closed
 ├── SourceError         a camera, a video or an address that gives no frames, or no more of them
 ├── RecordingError      a recording of a stream that cannot be written or read
@@ -22,6 +23,7 @@ __all__ = [
     "ConfigError",
     "ImageError",
     "MissingExtraError",
+    "NotFiniteError",
     "ParityError",
     "PlutoError",
     "ProviderError",
@@ -66,6 +68,10 @@ class ProviderError(PlutoError):
 
 class ImageError(PlutoError, ValueError):
     """Images that cannot be turned into a batch."""
+
+
+class NotFiniteError(PlutoError, ArithmeticError):
+    """No module says anything but NaN or infinity of these images."""
 
 
 class StreamError(PlutoError):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pluto_edge import _text
+from pluto_edge._files import found
 from pluto_edge.errors import ConfigError
 from pluto_edge.manifest import MANIFEST, Bundle
 from pluto_edge.preprocess import Preprocessing
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    path = Path(options.path)
+    path = found(Path(options.path))
     if (path / MANIFEST).is_file():
         print(describe_bundle(Bundle(path)))
     elif (path / "store.json").is_file():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pluto_edge._files import Tensors, check_name, inside, read_tensors, sha256
+from pluto_edge._files import Tensors, check_name, found, inside, read_tensors, sha256
 from pluto_edge._schema import check_version, decode, read_json
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import BundleError, ConfigError
@@ -105,6 +105,8 @@ class Manifest:
         for name in ("size", "width", "depth", "classes"):
             if getattr(self.dims, name) > MAX_DIM:
                 raise ConfigError(f"dims.{name}: {getattr(self.dims, name)} is beyond {MAX_DIM:,}")
+        if not 1 <= self.tokens <= MAX_DIM:
+            raise ConfigError(f"tokens: want 1 to {MAX_DIM:,}, got {self.tokens}")
         needed = [EMBED, FORWARD, ADAPT, WEIGHTS, SELECTOR, BACKBONE_LN, *(m.file for m in self.modules)]
         absent = [n for n in needed if n not in self.files]
         if absent:
@@ -129,7 +131,7 @@ class Bundle:
     """A bundle on disk, with every file present and of the size (and hash) that the manifest gives."""
 
     def __init__(self, path: str | Path, verify: bool = True) -> None:
-        self.path = Path(path)
+        self.path = found(Path(path))
         file = self.path / MANIFEST
         if not file.is_file():
             raise BundleError(f"{self.path}: not a bundle (there is no {MANIFEST} in it)")

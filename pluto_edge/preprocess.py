@@ -25,6 +25,7 @@ Bytes = NDArray[np.uint8]
 Images = NDArray[np.uint8] | NDArray[np.float32] | Image.Image | Sequence[NDArray[np.uint8]] | Sequence[Image.Image]
 
 MAX_SIDE = 4096
+MAX_SCALED = 8192  # before the crop
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 WANTED = (
     "want one HWC uint8 RGB array or PIL image, a list of them, an NHWC uint8 batch, "
@@ -50,13 +51,20 @@ class Preprocessing:
             raise ConfigError(f"std: want three positive numbers, got {self.std}")
         if not 0.05 <= self.crop_pct <= 1:
             raise ConfigError(f"crop_pct: want 0.05 to 1, got {self.crop_pct}")
+        if not np.isfinite(self.table).all():
+            raise ConfigError(f"mean and std: pixels would not be finite with mean {self.mean}, std {self.std}")
+        if max(self.size) / self.crop_pct > MAX_SCALED:
+            raise ConfigError(
+                f"crop_pct: {self.crop_pct} of {max(self.size)} pixels: images would be larger than {MAX_SCALED}"
+            )
 
     @cached_property
     def table(self) -> Pixels:
         """[3, 256]: the normalised value of every byte in every channel."""
         byte = np.arange(256, dtype=np.float32) / np.float32(255)
-        mean, std = (np.array(v, np.float32)[:, None] for v in (self.mean, self.std))
-        return np.asarray((byte - mean) / std, np.float32)
+        with np.errstate(all="ignore"):  # __post_init__ looks at the result
+            mean, std = (np.array(v, np.float64).astype(np.float32)[:, None] for v in (self.mean, self.std))
+            return np.asarray((byte - mean) / std, np.float32)
 
     def __call__(self, image: Image.Image) -> Pixels:
         """One image as normalised [3, H, W]."""

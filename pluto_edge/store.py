@@ -8,11 +8,12 @@ store/
   modules/<name>/                 adapter_config.json, adapter_model.safetensors, README.md
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pluto_edge._files import check_name, inside, read_tensors, whole_folder, write_tensors, write_text
+from pluto_edge._files import check_name, found, inside, read_tensors, whole_folder, write_tensors, write_text
 from pluto_edge._schema import check_version, decode, read_json, to_text
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, StoreError
@@ -29,13 +30,29 @@ MODULE_FILE = "adapter_model.safetensors"
 
 Scalar = bool | int | float | str
 
+# What may go to `timm.create_model`: that which shapes a VisionTransformer, and nothing that names a file
+OPTIONS = frozenset(
+    """
+    patch_size in_chans embed_dim depth num_heads mlp_ratio qkv_bias proj_bias qk_norm scale_attn_norm
+    scale_mlp_norm init_values class_token reg_tokens pos_embed no_embed_class pre_norm final_norm fc_norm
+    global_pool pool_include_prefix dynamic_img_size dynamic_img_pad norm_layer act_layer mlp_layer attn_layer
+    drop_rate pos_drop_rate patch_drop_rate proj_drop_rate attn_drop_rate drop_path_rate
+    """.split()  # noqa: SIM905
+)
+
+
+def check_options(names: Iterable[str]) -> None:
+    unknown = sorted(set(names) - OPTIONS)
+    if unknown:
+        raise ConfigError(f"options: {unknown[0]!r} is not allowed; want some of {', '.join(sorted(OPTIONS))}")
+
 
 @dataclass(frozen=True)
 class Backbone:
     """A timm VisionTransformer by name, and where its weights are.
 
-    `options` go to `timm.create_model` (numbers, texts and booleans only). `pretrained` names the tag whose
-    weights timm downloads; without it they are in `backbone.safetensors`.
+    `options`, some of `OPTIONS`, go to `timm.create_model` (numbers, texts and booleans only). `pretrained` names
+    the tag whose weights timm downloads; without it they are in `backbone.safetensors`.
     """
 
     architecture: str
@@ -47,6 +64,7 @@ class Backbone:
     def __post_init__(self) -> None:
         if self.width < 1 or self.depth < 1:
             raise ConfigError(f"width and depth: want at least 1, got {self.width} and {self.depth}")
+        check_options(self.options)
 
 
 @dataclass(frozen=True)
@@ -100,6 +118,10 @@ class ModuleConfig:
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
 
+    def __post_init__(self) -> None:
+        check_name(self.name, "name", ConfigError)
+        _ = self.dims
+
     @property
     def dims(self) -> Dims:
         return Dims(self.kind, self.size, self.width, self.depth, len(self.classes))
@@ -109,7 +131,7 @@ class Store:
     """A module store on disk. Opening it checks `store.json`; tensors are read and checked when asked for."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = found(Path(path))
         file = self.path / "store.json"
         if not file.is_file():
             raise StoreError(f"{self.path}: not a module store (there is no store.json in it)")
@@ -165,6 +187,7 @@ class Store:
     def module_config(self, name: str) -> ModuleConfig:
         if name not in self.names:
             raise StoreError(f"{self.path}: no module {name!r}; there are: {', '.join(self.names) or 'none'}")
+        found(self.path / "modules" / name)
         config = read_module_config(inside(self.path, f"modules/{name}", StoreError))
         _check_fits(config, self.config, f"{self.path}: module {name!r}")
         if config.name != name:
@@ -227,20 +250,21 @@ class Store:
 
 
 def check_vacant(path: Path) -> None:
+    found(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         what = "the folder exists and is not empty" if path.is_dir() else "it exists and is not a folder"
         raise StoreError(f"{path}: {what}")
 
 
 def read_module_config(folder: Path) -> ModuleConfig:
-    file = folder / "adapter_config.json"
+    file = found(folder) / "adapter_config.json"
     data = read_json(file, StoreError)
     check_version(data, SCHEMA_VERSION, str(file), StoreError)
     return decode(ModuleConfig, data, str(file), StoreError)
 
 
 def read_module(folder: Path, config: ModuleConfig) -> Module:
-    file = folder / MODULE_FILE
+    file = found(folder) / MODULE_FILE
     module = Module(config.name, config.dims, read_tensors(file, StoreError))
     check_module(module, str(file), StoreError)
     return module

@@ -71,7 +71,9 @@ def propose(
         names = network.modules.specialists
         guess = guess_top(network, state, names, config, seen)
         objective = Objective(threshold)
-        passed = network.run(batch, state.affines, names, differentiate=guess, objective=objective, seen=seen)
+        passed = network.run_finite(
+            batch, state.affines, names, differentiate=guess, objective=objective, seen=seen
+        )
     with stages("selector"):  # lines 7 to 11: weights, pseudo-labels, G to G*, updated weights
         before, gathered, proposed = update_selector(state, passed, config)
         weights = g.weights(proposed.selector, passed.x_hat, passed.logits)

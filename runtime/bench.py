@@ -15,7 +15,7 @@ from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import flops, fresh, machine, selector
 from pluto_edge.runtime.flops import Flops
-from pluto_edge.runtime.network import MEAN_ENTROPY, Network
+from pluto_edge.runtime.network import MEAN_ENTROPY, Network, contracts
 from pluto_edge.runtime.session import Engine, Graph, Tensor
 from pluto_edge.runtime.workload import images, open_runtime
 from pluto_edge.version import WRITER
@@ -233,7 +233,8 @@ class Workbench:
         self._bundle, self._engine, self._plan = bundle, engine, plan
         self._peak, self._counts = peak, counts
         self._network = Network(bundle, engine)
-        self._embed, self._forward = (engine.open(bundle.file(name)) for name in (EMBED, FORWARD))
+        kept = contracts(bundle.manifest)
+        self._embed, self._forward = (engine.open(bundle.file(name), kept[name]) for name in (EMBED, FORWARD))
         module = next(iter(self._network.modules.values()))
         self._module: dict[str, Tensor] = {
             **module.tensors,

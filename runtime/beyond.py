@@ -128,11 +128,11 @@ def propose(
         with stages("forward"):
             say = who_has_a_say(modules, proposed.prototypes, recent, x_hat, config)
             names = say.names(modules)
-            passed = network.run(batch, state.affines, names, seen=seen, look=look, activations=aligning)
+            passed = network.run_finite(batch, state.affines, names, seen=seen, look=look, activations=aligning)
             seen = seen or (passed,)
         with stages("selector"):
-            if turn == 0 and say.rest.max() > LITTLE:
-                asked = _only(passed, modules.specialists)
+            asked = passed.only(modules.specialists)
+            if turn == 0 and asked.names and say.rest.max() > LITTLE:
                 before, gathered, proposed = update_selector(state, asked, config)
             weights = say.weights(modules, proposed, passed)
             blended = predict(modules, proposed, passed, weights, config)
@@ -195,16 +195,3 @@ def _aligned(
     _, gradient = sharpness_aware(network, state, batch, first, every, config, objective)
     rate = ALIGN_RATE if config.ln_lr is None else config.ln_lr
     return descend(network, state, name, gradient, rate, config), reliable, found.loss
-
-
-def _only(passed: Pass, names: Sequence[str]) -> Pass:
-    """The pass as if these modules alone had run."""
-    columns = [c for c, n in enumerate(passed.names) if n in names]
-    return replace(
-        passed,
-        names=tuple(passed.names[c] for c in columns),
-        logits=passed.logits[:, columns],
-        features=passed.features[:, columns],
-        affines=tuple(passed.affines[c] for c in columns),
-        activations=None,
-    )

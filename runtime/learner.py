@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from pluto_edge.config import AdaptConfig
-from pluto_edge.errors import ConfigError
+from pluto_edge.errors import ConfigError, NotFiniteError
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import algorithm, beyond, guard, persistence, selector
 from pluto_edge.runtime.algorithm import Blend, Proposal
 from pluto_edge.runtime.events import MAX_EVENTS, Event, Kind
 from pluto_edge.runtime.evidence import WINDOW
-from pluto_edge.runtime.network import Network, Pass
+from pluto_edge.runtime.network import Look, Network, Pass
 from pluto_edge.runtime.prototypes import Prototypes
 from pluto_edge.runtime.state import Affines, Array, Gathered, State
 from pluto_edge.runtime.timing import Stages
@@ -42,22 +42,42 @@ class Learner:
         self._exported = State(network.selector)
         self.state = self._exported
         self._recent = np.zeros((0, network.bundle.manifest.dims.width), np.float32)  # x̂ of the last images
+        self._left_out: frozenset[str] = frozenset()  # modules that said NaN or infinity when they last ran
         self._lock = threading.RLock()  # held to replace the state
         self._steps = threading.Lock()  # held for a whole step: they come one after another
 
     def predict(self, batch: ImageBatch, activations: bool = False) -> tuple[Blend, Pass]:
         """The blend, and the pass it was made from."""
         with self.network.gate.urgent():
-            state, modules = self.state, self.network.modules
-            if not beyond.applies(modules, self.config):
-                passed = self.network.run(batch, state.affines, modules.specialists)
-                return self._without_step(passed, state), passed
-            look = self.network.look(batch)
-            recent = self._with(look.x_hat)
-            say = beyond.who_has_a_say(modules, state.prototypes, recent, look.x_hat, self.config)
-            passed = self.network.run(batch, state.affines, say.names(modules), look=look, activations=activations)
-            weights = say.weights(modules, state, passed)
-            return beyond.predict(modules, state, passed, weights, self.config), passed
+            blend, passed = self._predict(batch, self.state, activations)
+        self._tell_left_out(passed)
+        return blend, passed
+
+    def _predict(self, batch: ImageBatch, state: State, activations: bool) -> tuple[Blend, Pass]:
+        modules, run = self.network.modules, self.network.run_finite
+        if not beyond.applies(modules, self.config):
+            passed = run(batch, state.affines, modules.specialists)
+            return _finite(self._without_step(passed, state)), passed
+        look = self._look(batch)
+        recent = self._with(look.x_hat)
+        say = beyond.who_has_a_say(modules, state.prototypes, recent, look.x_hat, self.config)
+        passed = run(batch, state.affines, say.names(modules), look=look, activations=activations)
+        weights = say.weights(modules, state, passed)
+        return _finite(beyond.predict(modules, state, passed, weights, self.config)), passed
+
+    def _look(self, batch: ImageBatch) -> Look:
+        look = self.network.look(batch)
+        if not np.isfinite(look.x_hat).all():
+            raise NotFiniteError("the images are not finite once they are embedded; look at mean and std")
+        return look
+
+    def _tell_left_out(self, passed: Pass) -> None:
+        """One event when a module is left out, and none until it was back in between."""
+        with self._lock:
+            new = [n for n in passed.left_out if n not in self._left_out]
+            self._left_out = (self._left_out - set(passed.names)) | set(passed.left_out)
+            for name in new:
+                self.note("module", f"{name} is left out: what it says is not finite")
 
     def observe(self, x_hat: Array) -> None:
         """Images that a stream shows: what is recent decides who has a say. Nothing is learned."""
@@ -77,7 +97,10 @@ class Learner:
                 proposal = self._propose(before, batch, stages, seen)
                 with stages("guard"):
                     judged = self._judge(batch, before, proposal)
+                _finite(judged.blend)
             except Exception as error:
+                if isinstance(error, NotFiniteError) and before.affines:  # what was learned may be why
+                    return self._start_over(batch, before)
                 reason = f"{type(error).__name__}: {error}"
                 with self._lock:
                     if self.state is before:
@@ -97,15 +120,24 @@ class Learner:
                 else:
                     judged = replace(judged, kind="rollback", reason="the state was replaced during the step")
                 event = self._emit(_describe(proposal, judged, self.state.steps, stages))
+            self._tell_left_out(proposal.passed)
             return judged.blend, event
+
+    def _start_over(self, batch: ImageBatch, before: State) -> tuple[Blend, Event]:
+        """Back to the exported weights, because nothing that the adapted ones say is finite."""
+        with self._lock:
+            if self.state is before:
+                self.state = replace(self._exported, steps=before.steps + 1, rollbacks=before.rollbacks + 1)
+            event = self._emit(Event("rollback", self.state.steps, "logits are not finite", samples=len(batch)))
+        return self._predict(batch, self._exported, activations=False)[0], event
 
     def _propose(self, before: State, batch: ImageBatch, stages: Stages, seen: Sequence[Pass]) -> Proposal:
         if not beyond.applies(self.network.modules, self.config):
             return algorithm.propose(self.network, before, batch, self.config, stages, seen)
         recent = self._recent
         if not seen:  # a stream has observed its frames already
-            recent = self._with(self.network.look(batch).x_hat)
-            self.observe(recent)
+            recent = self._with(self._look(batch).x_hat)
+            self._recent = recent
         return beyond.propose(self.network, before, batch, self.config, stages, seen, recent)
 
     def reopen(self, reason: str) -> None:
@@ -163,8 +195,8 @@ class Learner:
     def _judge(self, batch: ImageBatch, before: State, proposal: Proposal) -> "_Judged":
         """What is predicted, what the state becomes, and why if it is not the proposal's."""
         passed, config, classes = proposal.passed, self.config, self.network.bundle.manifest.dims.classes
-        if not np.isfinite(passed.logits).all():
-            plain = self._unadapted(batch, passed, before)
+        if any(n in before.affines for n in passed.left_out):  # what was learned may be why
+            plain = self._predict(batch, self._exported, activations=False)[0]
             return _Judged(plain, self._exported, "rollback", "logits are not finite")
         blend = proposal.blend
         if not proposal.state.finite or not np.isfinite(blend.logits).all():
@@ -236,6 +268,13 @@ class _Judged:
     state: State
     kind: Kind = "step"
     reason: str = ""
+
+
+def _finite(blend: Blend) -> Blend:
+    """The blend, which must be numbers."""
+    if not (np.isfinite(blend.logits).all() and np.isfinite(blend.weights).all()):
+        raise NotFiniteError("what the modules say together is not finite; look at the selector's weights")
+    return blend
 
 
 def _describe(proposal: Proposal, judged: _Judged, step: int, stages: Stages) -> Event:

@@ -1,8 +1,8 @@
 """The graphs and the modules, on the engine's device: everything that streams share and nothing that learns."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pluto_edge.errors import BundleError, ConfigError, StoreError
+from pluto_edge.errors import BundleError, ConfigError, NotFiniteError, StoreError
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle, Manifest
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Module, Role
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.evidence import Domains
 from pluto_edge.runtime.gate import Gate
 from pluto_edge.runtime.objective import Objective
-from pluto_edge.runtime.session import Engine, Graph, Tensor
+from pluto_edge.runtime.session import Contract, Engine, Graph, Shape, Tensor
 from pluto_edge.runtime.state import Affines
 from pluto_edge.signature import Reference
 from pluto_edge.store import read_module, read_module_config
@@ -122,6 +122,7 @@ class Pass:
     affines: tuple[Affines, ...]
     activations: Array | None = None
     gradient: Gradient | None = None
+    left_out: tuple[str, ...] = ()  # modules that ran, and said NaN or infinity
 
     def of(self, name: str) -> Array:
         """One module's logits [B,K]."""
@@ -132,6 +133,23 @@ class Pass:
         column = self.names.index(name)
         activations = None if self.activations is None else self.activations[:, column]
         return Said(self.logits[:, column], self.features[:, column], activations)
+
+    def only(self, names: Collection[str]) -> "Pass":
+        """The pass as if these modules alone had run."""
+        columns = [c for c, n in enumerate(self.names) if n in names]
+        return replace(
+            self,
+            names=tuple(self.names[c] for c in columns),
+            logits=self.logits[:, columns],
+            features=self.features[:, columns],
+            affines=tuple(self.affines[c] for c in columns),
+            activations=None if self.activations is None else self.activations[:, columns],
+        )
+
+    @property
+    def not_finite(self) -> tuple[str, ...]:
+        """The modules that say NaN or infinity of any image."""
+        return tuple(n for n in self.names if not all(np.isfinite(v).all() for v in self.said(n)[:2]))
 
     @property
     def columns(self) -> NDArray[np.intp]:
@@ -148,8 +166,9 @@ class Pass:
 class Network:
     def __init__(self, bundle: Bundle, engine: Engine) -> None:
         self.bundle, self.engine = bundle, engine
-        self._embed = engine.open(bundle.file(EMBED))
-        self._forward = engine.open(bundle.file(FORWARD))
+        self._contracts = contracts(bundle.manifest)
+        self._embed = self._open(EMBED)
+        self._forward = self._open(FORWARD)
         self._adapt: Graph | None = None
         self._lock = threading.Lock()
         self.gate = Gate()
@@ -164,8 +183,11 @@ class Network:
         """The gradient graph, opened when it is first needed: a runtime that only predicts never pays for it."""
         with self._lock:
             if self._adapt is None:
-                self._adapt = self.engine.open(self.bundle.file(ADAPT))
+                self._adapt = self._open(ADAPT)
             return self._adapt
+
+    def _open(self, name: str) -> Graph:
+        return self.engine.open(self.bundle.file(name), self._contracts[name])
 
     def add(self, path: str | Path) -> str:
         """Load one module from a store's folder; it takes part in the next call."""
@@ -248,6 +270,45 @@ class Network:
             gradient=_combine(gradients, objective) if gradients else None,
         )
 
+    def run_finite(
+        self,
+        batch: ImageBatch,
+        affines: Mapping[str, Affines],
+        names: Sequence[str],
+        *,
+        differentiate: str | None = None,
+        objective: Objective = MEAN_ENTROPY,
+        seen: Sequence[Pass] = (),
+        look: Look | None = None,
+        activations: bool = False,
+    ) -> Pass:
+        """`run` without the modules that say NaN or infinity; where that is all of them, the others are asked."""
+        passed = self.run(
+            batch,
+            affines,
+            names,
+            differentiate=differentiate,
+            objective=objective,
+            seen=seen,
+            look=look,
+            activations=activations,
+        )
+        left_out = passed.not_finite
+        if left_out and len(left_out) == len(passed.names):
+            others = [n for n in self.modules if n not in left_out]
+            if others:
+                passed = self.run(batch, affines, others, look=look, activations=activations)
+                left_out = (*left_out, *passed.not_finite)
+        if not left_out:
+            return passed
+        finite = [n for n in passed.names if n not in left_out]
+        if not finite:
+            raise NotFiniteError(
+                f"no module says anything finite of these images ({', '.join(left_out)}); look at the images, "
+                "at mean and std of the preprocessing and at the modules' weights"
+            )
+        return replace(passed.only(finite), left_out=left_out)
+
     def look(self, batch: ImageBatch) -> Look:
         """How the images look to the selector, before any module runs."""
         parts = list(self._embedded(batch, None, self.micro_batch)) if len(batch) <= self.micro_batch else []
@@ -325,6 +386,34 @@ class Network:
         signature = module.signature(BundleError)
         reference = Reference.of(signature, module.tensors["head_weight"]) if signature is not None else None
         return Loaded(fixed, exported, role, reference)
+
+
+def contracts(manifest: Manifest) -> dict[str, Contract]:
+    """What the graphs of a bundle take and give, by file (docs/bundle.md)."""
+    dims = manifest.dims
+    tokens = {"tokens": (None, manifest.tokens, dims.width)}
+    module = {**tokens, **dims.shapes, **dims.ln_shapes}
+    rows = (dims.depth + 1, dims.width)
+    said: dict[str, Shape] = {"logits": (None, dims.classes), "activations": (None, *rows)}
+    objective: dict[str, Shape] = {
+        "threshold": (),
+        "entropy_weight": (),
+        "align_offset": rows,
+        "align_slope": rows,
+        "target": (None, dims.classes),
+    }
+    gradient: dict[str, Shape] = {
+        "entropy": (None,),
+        "reliable": (),
+        "ln_scale_grad": dims.ln_shape,
+        "ln_bias_grad": dims.ln_shape,
+    }
+    pixels = {"pixels": (None, 3, *manifest.preprocessing.size)}
+    return {
+        EMBED: Contract(pixels, {**tokens, "x_hat": (None, dims.width)}),
+        FORWARD: Contract(module, said),
+        ADAPT: Contract({**module, **objective}, {**said, **gradient}),
+    }
 
 
 def micro_batch(manifest: Manifest, values: int) -> int:

@@ -12,6 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from pluto_edge import _text
 from pluto_edge.errors import ConfigError
 from pluto_edge.preprocess import IMAGE_SUFFIXES, image_files
+from pluto_edge.runtime import persistence
 from pluto_edge.runtime.events import heading, line
 from pluto_edge.runtime.runtime import Runtime
 
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     runtime = Runtime(options.bundle, options.providers, options.threads)
     rng = np.random.default_rng(options.seed)
     segments = [find(folder, runtime.classes, rng, options.limit) for folder in options.folders]
-    if options.state is not None and options.state.exists():
+    if options.state is not None and persistence.saved(options.state):
         runtime.restore(options.state)
     print(f"{runtime}\n")
     columns: dict[str, list[float | None]] = {}

@@ -4,6 +4,7 @@ import base64
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.errors import BundleError, ConfigError, ProviderError
 from pluto_edge.manifest import Precision
 
-__all__ = ["Engine", "Graph", "Tensor", "loads"]
+__all__ = ["Contract", "Engine", "Graph", "Tensor", "loads"]
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, Any]]
@@ -26,6 +27,17 @@ log = logging.getLogger("pluto_edge")
 _PROBE = base64.b64decode(
     "CAg6PgoXCgF4EgF5Ggpub2RlX05lZ18wIgNOZWcSAXBaDwoBeBIKCggIARIECgIIAWIPCgF5EgoKCAgBEgQKAggBQgQKABAN"
 )
+
+
+Shape = tuple[int | None, ...]  # None: the batch
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a graph takes and gives: names and shapes of float32 tensors."""
+
+    inputs: Mapping[str, Shape]
+    outputs: Mapping[str, Shape]
 
 
 class Engine:
@@ -55,13 +67,17 @@ class Engine:
         int8 = precision == "int8"
         return cls(providers, threads, cpu_only="an int8 bundle runs on the CPU" if int8 else "")
 
-    def open(self, path: Path) -> "Graph":
+    def open(self, path: Path, contract: "Contract | None" = None) -> "Graph":
+        """The graph in this file; one that does not keep its `contract` is refused."""
         try:
             session = ort.InferenceSession(path, self._options(), providers=self.providers)
         except Exception as cause:  # onnxruntime raises a dozen types of its own
             raise BundleError(f"{path}: ONNX Runtime cannot load this graph ({cause})") from cause
         _check_honoured(self.providers, session.get_providers())
-        return Graph(session, self.device)
+        if contract is not None:
+            _check_ports(session.get_inputs(), contract.inputs, f"{path}: input")
+            _check_ports(session.get_outputs(), contract.outputs, f"{path}: output")
+        return Graph(session, self.device, contract, path.name)
 
     def tensor(self, array: NDArray[np.float32]) -> Tensor:
         """An array on the engine's device; on the CPU it is shared, not copied."""
@@ -83,8 +99,10 @@ class Engine:
 class Graph:
     """A session with bound inputs and outputs: tensors stay on the device between graphs."""
 
-    def __init__(self, session: "ort.InferenceSession", device: str) -> None:
-        self._session, self._device = session, device
+    def __init__(
+        self, session: "ort.InferenceSession", device: str, contract: Contract | None = None, name: str = ""
+    ) -> None:
+        self._session, self._device, self._contract, self._name = session, device, contract, name
         self.inputs = tuple(i.name for i in session.get_inputs())
         self.outputs = tuple(o.name for o in session.get_outputs())
 
@@ -95,7 +113,33 @@ class Graph:
         for name in self.outputs:
             binding.bind_output(name, self._device)
         self._session.run_with_iobinding(binding)
-        return dict(zip(self.outputs, binding.get_outputs(), strict=True))
+        outputs = dict(zip(self.outputs, binding.get_outputs(), strict=True))
+        if self._contract is not None:
+            self._check(inputs, outputs, self._contract)
+        return outputs
+
+    def _check(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], contract: Contract) -> None:
+        """ONNX Runtime only logs it when an output has another shape than the graph says."""
+        (batch,) = {inputs[n].shape()[0] for n, shape in contract.inputs.items() if None in shape}
+        for name, shape in contract.outputs.items():
+            want, got = [batch if n is None else n for n in shape], list(outputs[name].shape())
+            if want != got:
+                raise BundleError(f"{self._name}: output {name!r} has the shape {got}, the manifest says {want}")
+
+
+def _check_ports(found: "Sequence[ort.NodeArg]", wanted: Mapping[str, Shape], where: str) -> None:
+    """Exactly these names, each a float32 tensor of its shape; the batch and nothing else may vary."""
+    ports = {port.name: port for port in found}
+    for name in sorted(wanted.keys() ^ ports.keys()):
+        raise BundleError(f"{where} {name!r} is {'missing' if name in wanted else 'not one that it should have'}")
+    for name, shape in wanted.items():
+        port = ports[name]
+        if port.type != "tensor(float)":
+            raise BundleError(f"{where} {name!r}: want tensor(float), got {port.type}")
+        fixed = tuple(n if isinstance(n, int) else None for n in port.shape)
+        if fixed != shape:
+            shown = ["batch" if n is None else n for n in shape]
+            raise BundleError(f"{where} {name!r}: the manifest says {shown}, the graph {list(port.shape)}")
 
 
 def loads(provider: Provider) -> str:

@@ -10,10 +10,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pluto_edge._schema import UnknownKeyWarning
-from pluto_edge.errors import ConfigError, StoreError
+from pluto_edge.errors import BackboneError, ConfigError, StoreError
+from pluto_edge.export import backbone
 from pluto_edge.export.backbone import create, read_layout
 from pluto_edge.modules import Dims, Module, SelectorWeights
-from pluto_edge.store import Store
+from pluto_edge.store import Store, read_module_config
 
 
 @pytest.fixture
@@ -92,6 +93,36 @@ def test_bad_store_json(store: Store, changes: dict[str, object], message: str) 
     edit(store.path / "store.json", **changes)
     with pytest.raises(StoreError, match=message):
         Store(store.path)
+
+
+@pytest.mark.parametrize("option", ["checkpoint_path", "pretrained_cfg", "cache_dir", "pretrained_cfg_overlay"])
+def test_options_that_name_files_are_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """A store from anywhere must not reach `torch.load`."""
+    monkeypatch.setattr(backbone.timm, "create_model", lambda *a, **k: pytest.fail("timm was asked"))
+    data = json.loads((store.path / "store.json").read_text())
+    data["backbone"]["options"][option] = str(tmp_path / "evil.pth")
+    (store.path / "store.json").write_text(json.dumps(data))
+    with pytest.raises(StoreError, match=f"options: '{option}' is not allowed"):
+        Store(store.path)
+    with pytest.raises(BackboneError, match=f"options: '{option}' is not allowed"):
+        create("vit_tiny_patch16_224", (32, 32), {option: "evil.pth"})
+
+
+@pytest.mark.parametrize("name", ["../../evil", "", "\x1b[31mred", "a/b", "x" * 200, "\ud800"])
+def test_module_names_that_are_not_safe(store: Store, name: str) -> None:
+    folder = store.path / "modules/domain-0"
+    edit(folder / "adapter_config.json", name=name)
+    with pytest.raises(StoreError, match="not a safe name") as caught:
+        read_module_config(folder)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_module_of_impossible_size(store: Store) -> None:
+    edit(store.path / "modules/domain-0/adapter_config.json", size=0)
+    with pytest.raises(StoreError, match="size: want at least 1"):
+        read_module_config(store.path / "modules/domain-0")
 
 
 def test_unknown_key_warns(store: Store) -> None:

@@ -333,13 +333,13 @@ import os, random, signal, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
-from pluto_edge.modules import SelectorWeights
+from pluto_edge.modules import Dims, SelectorWeights
 from pluto_edge.runtime import persistence
 from pluto_edge.runtime.state import Affines, State
 
 path, rng, last = Path(sys.argv[1]), random.Random(0), 0
 selector = SelectorWeights.random(width=48, classes=7, hidden_x=32, hidden_l=32, out=32)
-dims = SimpleNamespace(ln_shape=(7, 48))
+dims = Dims('vpt', 4, 48, 3, 7)
 bundle = SimpleNamespace(hash="h", manifest=SimpleNamespace(dims=dims))
 network = SimpleNamespace(bundle=bundle, modules={"m": None})
 
@@ -365,6 +365,8 @@ for kill in range(int(sys.argv[2])):
     assert got.steps >= last, (kill, got.steps, last)
     assert (got.affines["m"].scale == got.steps).all() and (got.affines["m"].bias == -got.steps).all()
     last = got.steps
+persistence.save(path, state(last), "h")
+assert sorted(p.name for p in path.parent.iterdir()) == ["state", "state.previous"]
 print(last)
 """
 
@@ -444,6 +446,11 @@ def test_modules_that_do_not_fit(
     save_file(tensors, folder / "adapter_model.safetensors")
     with pytest.raises(StoreError, match="NaN"):
         runtime.add_module(folder)
+    for name in ("../../evil", "", "\x1b[31m"):
+        config = json.loads((folder / "adapter_config.json").read_text())
+        (folder / "adapter_config.json").write_text(json.dumps({**config, "name": name}))
+        with pytest.raises(StoreError, match="not a safe name"):
+            runtime.add_module(folder)
     assert len(runtime.modules) == 3
 
 
