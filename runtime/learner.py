@@ -47,24 +47,33 @@ class Learner:
 
     def predict(self, batch: ImageBatch, activations: bool = False) -> tuple[Blend, Pass]:
         """The blend, and the pass it was made from."""
-        with self.network.gate.urgent():
-            state, modules = self.state, self.network.modules
-            if not beyond.applies(modules, self.config):
-                passed = self.network.run(batch, state.affines, modules.specialists)
+        return self._predict(batch, self.state, self._recent, (), activations)
+
+    def exported(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> Blend:
+        """What the bundle says of these images as it was exported, as if they were the first that it sees.
+
+        What `seen` (passes of the same images) has of it already is not computed again.
+        """
+        return self._predict(batch, self._exported, self._recent[:0], seen)[0]
+
+    def _predict(
+        self, batch: ImageBatch, state: State, recent: Array, seen: Sequence[Pass], activations: bool = False
+    ) -> tuple[Blend, Pass]:
+        network, modules, config = self.network, self.network.modules, self.config
+        with network.gate.urgent():
+            if not beyond.applies(modules, config):
+                passed = network.run(batch, state.affines, modules.specialists, seen=seen)
                 return self._without_step(passed, state), passed
-            look = self.network.look(batch)
-            recent = self._with(look.x_hat)
-            say = beyond.who_has_a_say(modules, state.prototypes, recent, look.x_hat, self.config)
-            passed = self.network.run(batch, state.affines, say.names(modules), look=look, activations=activations)
-            weights = say.weights(modules, state, passed)
-            return beyond.predict(modules, state, passed, weights, self.config), passed
+            look = None if seen else network.look(batch)
+            x_hat = np.concatenate([p.x_hat for p in seen]) if look is None else look.x_hat
+            say = beyond.who_has_a_say(modules, state.prototypes, _newest(recent, x_hat), x_hat, config)
+            names = say.names(modules)
+            passed = network.run(batch, state.affines, names, seen=seen, look=look, activations=activations)
+            return beyond.predict(modules, state, passed, say.weights(modules, state, passed), config), passed
 
     def observe(self, x_hat: Array) -> None:
         """Images that a stream shows: what is recent decides who has a say. Nothing is learned."""
-        self._recent = self._with(x_hat)
-
-    def _with(self, x_hat: Array) -> Array:
-        return np.concatenate([self._recent, x_hat])[-max(WINDOW, len(x_hat)) :]
+        self._recent = _newest(self._recent, x_hat)
 
     def step(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> tuple[Blend, Event]:
         """Algorithm 1: predict and learn. What is rolled back is predicted as if the step had not been.
@@ -104,7 +113,7 @@ class Learner:
             return algorithm.propose(self.network, before, batch, self.config, stages, seen)
         recent = self._recent
         if not seen:  # a stream has observed its frames already
-            recent = self._with(self.network.look(batch).x_hat)
+            recent = _newest(self._recent, self.network.look(batch).x_hat)
             self.observe(recent)
         return beyond.propose(self.network, before, batch, self.config, stages, seen, recent)
 
@@ -254,6 +263,10 @@ def _describe(proposal: Proposal, judged: _Judged, step: int, stages: Stages) ->
         guessed=proposal.guessed,
         milliseconds=stages.milliseconds,
     )
+
+
+def _newest(recent: Array, x_hat: Array) -> Array:
+    return np.concatenate([recent, x_hat])[-max(WINDOW, len(x_hat)) :]
 
 
 def _without(values: Mapping[str, Affines], key: str) -> dict[str, Affines]:
