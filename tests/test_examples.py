@@ -195,6 +195,19 @@ def test_a_folder_with_a_broken_image(camera_stream: Camera, tmp_path: Path) -> 
     assert "not a readable image" in done.stderr and "latency of a prediction" in done.stdout
 
 
+def test_a_folder_without_labels(camera_stream: Camera, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "frames").mkdir()
+    for i in range(20):
+        pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "frames" / f"{i}.png")
+    done = camera_stream("--source", "frames", "--record", "a.jsonl", "--batch", "16", "--threads", "1")
+    rows = read(tmp_path / "a.jsonl").rows
+    assert len(rows) == 20 and all(r.truth is None and r.plain is None and not r.alone for r in rows)
+    assert "entropy" in done.stdout and "adapted" not in done.stdout
+    assert (tmp_path / "runs/camera_stream.png").is_file()
+
+
 def test_what_cannot_be_run(camera_stream: Camera, tmp_path: Path, make_bundle: Callable[..., Path]) -> None:
     for arguments, message in (
         (("--source", "absent.mp4", "--record", "x.jsonl"), "no such file or folder"),

@@ -57,6 +57,14 @@ def test_rivals_are_what_counting_by_hand_gives() -> None:
     assert "each also by every module alone" in text
 
 
+def test_without_labels_there_is_entropy_instead_of_accuracy() -> None:
+    text = summary.table([made({"": 40}, truth=False)])
+    assert re.match(r"condition +frames +leans on +entropy\n", text) and re.search(
+        r"\(not known\) +40 +clear 0.80 +0.50", text
+    )
+    assert "predicted twice" not in text and "every module alone" not in text
+
+
 def test_who_leads_counts_from_the_16th_frame_of_a_known_condition() -> None:
     recording = made({"clear": 20, "fog": 20, "frost": 20})
     rows = list(recording.rows)
