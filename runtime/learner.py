@@ -48,22 +48,32 @@ class Learner:
 
     def predict(self, batch: ImageBatch, activations: bool = False) -> tuple[Blend, Pass]:
         """The blend, and the pass it was made from."""
-        with self.network.gate.urgent():
-            blend, passed = self._predict(batch, self.state, activations)
+        blend, passed = self._predict(batch, self.state, self._recent, (), activations)
         self._tell_left_out(passed)
         return blend, passed
 
-    def _predict(self, batch: ImageBatch, state: State, activations: bool) -> tuple[Blend, Pass]:
-        modules, run = self.network.modules, self.network.run_finite
-        if not beyond.applies(modules, self.config):
-            passed = run(batch, state.affines, modules.specialists)
-            return _finite(self._without_step(passed, state)), passed
-        look = self._look(batch)
-        recent = self._with(look.x_hat)
-        say = beyond.who_has_a_say(modules, state.prototypes, recent, look.x_hat, self.config)
-        passed = run(batch, state.affines, say.names(modules), look=look, activations=activations)
-        weights = say.weights(modules, state, passed)
-        return _finite(beyond.predict(modules, state, passed, weights, self.config)), passed
+    def exported(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> Blend:
+        """What the bundle says of these images as it was exported, as if they were the first that it sees.
+
+        What `seen` (passes of the same images) has of it already is not computed again.
+        """
+        return self._predict(batch, self._exported, self._recent[:0], seen)[0]
+
+    def _predict(
+        self, batch: ImageBatch, state: State, recent: Array, seen: Sequence[Pass], activations: bool = False
+    ) -> tuple[Blend, Pass]:
+        network, modules, config = self.network, self.network.modules, self.config
+        with network.gate.urgent():
+            if not beyond.applies(modules, config):
+                passed = network.run_finite(batch, state.affines, modules.specialists, seen=seen)
+                return _finite(self._without_step(passed, state)), passed
+            look = None if seen else self._look(batch)
+            x_hat = np.concatenate([p.x_hat for p in seen]) if look is None else look.x_hat
+            say = beyond.who_has_a_say(modules, state.prototypes, _newest(recent, x_hat), x_hat, config)
+            names = say.names(modules)
+            passed = network.run_finite(batch, state.affines, names, seen=seen, look=look, activations=activations)
+            weights = say.weights(modules, state, passed)
+            return _finite(beyond.predict(modules, state, passed, weights, config)), passed
 
     def _look(self, batch: ImageBatch) -> Look:
         look = self.network.look(batch)
@@ -81,10 +91,7 @@ class Learner:
 
     def observe(self, x_hat: Array) -> None:
         """Images that a stream shows: what is recent decides who has a say. Nothing is learned."""
-        self._recent = self._with(x_hat)
-
-    def _with(self, x_hat: Array) -> Array:
-        return np.concatenate([self._recent, x_hat])[-max(WINDOW, len(x_hat)) :]
+        self._recent = _newest(self._recent, x_hat)
 
     def step(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> tuple[Blend, Event]:
         """Algorithm 1: predict and learn. What is rolled back is predicted as if the step had not been.
@@ -129,15 +136,14 @@ class Learner:
             if self.state is before:
                 self.state = replace(self._exported, steps=before.steps + 1, rollbacks=before.rollbacks + 1)
             event = self._emit(Event("rollback", self.state.steps, "logits are not finite", samples=len(batch)))
-        return self._predict(batch, self._exported, activations=False)[0], event
+        return self._predict(batch, self._exported, self._recent, ())[0], event
 
     def _propose(self, before: State, batch: ImageBatch, stages: Stages, seen: Sequence[Pass]) -> Proposal:
         if not beyond.applies(self.network.modules, self.config):
             return algorithm.propose(self.network, before, batch, self.config, stages, seen)
         recent = self._recent
         if not seen:  # a stream has observed its frames already
-            recent = self._with(self._look(batch).x_hat)
-            self._recent = recent
+            recent = self._recent = _newest(self._recent, self._look(batch).x_hat)
         return beyond.propose(self.network, before, batch, self.config, stages, seen, recent)
 
     def reopen(self, reason: str) -> None:
@@ -196,7 +202,7 @@ class Learner:
         """What is predicted, what the state becomes, and why if it is not the proposal's."""
         passed, config, classes = proposal.passed, self.config, self.network.bundle.manifest.dims.classes
         if any(n in before.affines for n in passed.left_out):  # what was learned may be why
-            plain = self._predict(batch, self._exported, activations=False)[0]
+            plain = self._predict(batch, self._exported, self._recent, ())[0]
             return _Judged(plain, self._exported, "rollback", "logits are not finite")
         blend = proposal.blend
         if not proposal.state.finite or not np.isfinite(blend.logits).all():
@@ -293,6 +299,10 @@ def _describe(proposal: Proposal, judged: _Judged, step: int, stages: Stages) ->
         guessed=proposal.guessed,
         milliseconds=stages.milliseconds,
     )
+
+
+def _newest(recent: Array, x_hat: Array) -> Array:
+    return np.concatenate([recent, x_hat])[-max(WINDOW, len(x_hat)) :]
 
 
 def _without(values: Mapping[str, Affines], key: str) -> dict[str, Affines]:

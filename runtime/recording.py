@@ -18,6 +18,7 @@ from pluto_edge._schema import check_version, decode, encode
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, RecordingError
 from pluto_edge.runtime.events import Event
+from pluto_edge.runtime.rivals import RivalLabels
 from pluto_edge.runtime.sources import Frame
 from pluto_edge.runtime.stream import Point, StreamMetrics
 from pluto_edge.version import WRITER
@@ -32,7 +33,11 @@ DIGITS = 4
 
 @dataclass(frozen=True)
 class Header:
-    """What was run: the bundle, the source and how it learned."""
+    """What was run: the bundle, the source and how it learned.
+
+    `generalist` is the module of that role, `shipped` the one module that would have been shipped without this
+    library; "" is none.
+    """
 
     bundle: str
     bundle_sha256: str
@@ -44,6 +49,8 @@ class Header:
     budget: float | None
     background: bool
     config: AdaptConfig
+    generalist: str = ""
+    shipped: str = ""
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
@@ -64,6 +71,8 @@ class Row:
         truth: its class, where that is known.
         condition: what it was taken in, where that is known.
         plain: the label without adaptation, where that was computed.
+        alone, average: by module its label on its own, and that of the specialists' plain average, all as exported,
+            where that was computed (`runtime/rivals.py`).
     """
 
     frame: int
@@ -74,6 +83,8 @@ class Row:
     truth: int | None = None
     condition: str = ""
     plain: int | None = None
+    alone: dict[str, int] = field(default_factory=dict)
+    average: int | None = None
 
 
 @dataclass(frozen=True)
@@ -107,10 +118,19 @@ class Recorder:
                 raise RecordingError(f"{path}: is there already; remove it or give another name") from cause
         self._write("header", header)
 
-    def frame(self, point: Point, frame: Frame, plain: int | None = None) -> Row:
-        weights = {n: round(w, DIGITS) for n, w in zip(point.modules, point.weights, strict=True)}
-        seconds, entropy = round(point.seconds, DIGITS), round(point.entropy, DIGITS)
-        row = Row(point.frame, seconds, point.label, entropy, weights, frame.truth, frame.condition, plain)
+    def frame(self, point: Point, frame: Frame, rivals: RivalLabels | None = None) -> Row:
+        row = Row(
+            frame=point.frame,
+            seconds=round(point.seconds, DIGITS),
+            label=point.label,
+            entropy=round(point.entropy, DIGITS),
+            weights={n: round(w, DIGITS) for n, w in zip(point.modules, point.weights, strict=True)},
+            truth=frame.truth,
+            condition=frame.condition,
+            plain=None if rivals is None else rivals.plain,
+            alone={} if rivals is None else rivals.alone,
+            average=None if rivals is None else rivals.average,
+        )
         self.rows.append(row)
         self._write("frame", row)
         return row
@@ -184,8 +204,8 @@ def _row(data: dict[str, Any], where: str, header: Header, last: int) -> Row:
     row = decode(Row, data, where, RecordingError)
     if row.frame <= last:
         raise RecordingError(f"{where}: frame {row.frame} comes after frame {last}")
-    for name in ("label", "truth", "plain"):
-        value = getattr(row, name)
+    labels = {name: getattr(row, name) for name in ("label", "truth", "plain", "average")}
+    for name, value in (labels | {f"alone.{n}": label for n, label in row.alone.items()}).items():
         if value is not None and not 0 <= value < len(header.classes):
             raise RecordingError(f"{where}: {name}: want a class from 0 to {len(header.classes) - 1}, got {value}")
     if not row.weights:

@@ -27,32 +27,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "examples:\n"
         "  pluto replay run.jsonl                        # prints the summary, writes run.html\n"
         "  pluto replay run.jsonl --out report.html      # elsewhere\n"
-        "  pluto replay run.jsonl --plot run.png         # the picture as a file of its own, too"
+        "  pluto replay run.jsonl --plot run.png         # the picture as a file of its own, too\n"
+        "  pluto replay run-*.jsonl                      # mean and band of runs with other seeds"
     )
-    parser.add_argument("recording", type=Path, help="lines of JSON that a stream recorded")
-    parser.add_argument("--out", type=Path, metavar="HTML", help="the report (default: as the recording, .html)")
+    parser.add_argument(
+        "recordings", type=Path, nargs="+", metavar="recording", help="lines of JSON; several are runs of one story"
+    )
+    parser.add_argument("--out", type=Path, metavar="HTML", help="the report (default: as the first one, .html)")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="write the picture here as well")
 
 
 def run(options: argparse.Namespace) -> int:
     plot.check()
-    recording = read(options.recording)
-    out = options.out or options.recording.with_suffix(".html")
-    light = plot.png(recording)
-    write_text(out, html(recording, light, plot.png(recording, dark=True)))
-    print(f"{summary.table(recording)}\n\n{out}")
+    recordings = [read(path) for path in options.recordings]
+    out = options.out or options.recordings[0].with_suffix(".html")
+    light = plot.png(recordings)
+    write_text(out, html(recordings, light, plot.png(recordings, dark=True)))
+    print(f"{summary.table(recordings)}\n\n{out}")
     if options.plot is not None:
         write_bytes(options.plot, light)
         print(options.plot)
     return 0
 
 
-def html(recording: Recording, light: bytes, dark: bytes) -> str:
-    """One page with everything in it; `light` and `dark` are the picture for both kinds of screen."""
-    header = recording.header
+def html(recordings: Sequence[Recording], light: bytes, dark: bytes) -> str:
+    """One page with everything in it; `light` and `dark` are the picture for both kinds of screen.
+
+    Of several runs the events are the first one's.
+    """
+    recording = recordings[0]
+    header, conditions = recording.header, summary.conditions(recordings)
+    sources = ", ".join(dict.fromkeys(r.header.source for r in recordings))
     about = [
         ("bundle", f"{header.bundle}, {header.bundle_sha256[:12]}"),
-        ("source", header.source),
+        ("source", sources),
         ("started", header.started),
         ("learning", _learning(recording)),
         ("written by", header.writer),
@@ -60,12 +68,12 @@ def html(recording: Recording, light: bytes, dark: bytes) -> str:
     events = [e for e in recording.events if e.kind != "gather"]
     note = f"<p>The last {SHOWN} of {len(events):,}.</p>" if len(events) > SHOWN else ""
     return PAGE.format(
-        title=escape(header.source),
+        title=escape(sources),
         style=STYLE,
         light=b64encode(light).decode(),
         dark=b64encode(dark).decode(),
-        conditions=_table(summary.HEADER, summary.table_rows(recording), summary.RIGHT),
-        figures=_pairs(summary.figures(recording)),
+        conditions=_table(conditions.header, conditions.rows, conditions.right),
+        figures=_pairs(summary.figures(recordings)),
         about=_pairs(about),
         note=note,
         events=_table(

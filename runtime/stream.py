@@ -25,6 +25,7 @@ from pluto_edge.errors import ConfigError, ImageError, StreamError
 from pluto_edge.preprocess import ImageBatch, Images
 from pluto_edge.runtime.beyond import ALIGN_FROM
 from pluto_edge.runtime.budget import Budget
+from pluto_edge.runtime.canary import EVERY, Canary
 from pluto_edge.runtime.changes import ChangeDetector
 from pluto_edge.runtime.events import Event
 from pluto_edge.runtime.learner import Learner
@@ -65,6 +66,13 @@ class StreamMetrics:
         changes: of domain that were noticed.
         learning_seconds, learning_share: spent in steps, and as a share of the stream's time.
         latency_median, latency_p99: of the last predictions, in milliseconds; without inline learning.
+        compared, differing: every 16th frame is also predicted as the bundle was exported, outside of that latency:
+            how many of the last 256 frames (since the last change of domain) were, and the share of these that
+            the stream called something else. None before the first.
+        leader: the module that led the last step; "" before it.
+        misfit, misfit_first: how far the stream's features are from the leader's source, now and when it first
+            led in this condition (`Prototypes.misfit`): about 1 as on its source, above 3 the module is hardly
+            trusted. None where it is not known.
     """
 
     frames: int
@@ -78,6 +86,11 @@ class StreamMetrics:
     learning_share: float
     latency_median: float
     latency_p99: float
+    compared: int = 0
+    differing: float | None = None
+    leader: str = ""
+    misfit: float | None = None
+    misfit_first: float | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +131,7 @@ class Stream:
         self._since = 0  # frames since the last step that was due
         self._points: deque[Point] = deque(maxlen=MAX_POINTS)
         self._latencies: deque[float] = deque(maxlen=MAX_LATENCIES)
+        self._canary = Canary(learner)
         self._detector: ChangeDetector | None = None
         self._names: tuple[str, ...] = ()
         self._ran: tuple[str, ...] = ()
@@ -142,6 +156,8 @@ class Stream:
         prediction = Prediction.of(blend, manifest.classes)
         self._latencies.append(1e3 * (self._clock() - start))
         self._note(prediction, seen, log(manifest.dims.classes))
+        if self.learner.frame % EVERY == 0 and not self.frozen:
+            self._canary.compare(image, seen, int(prediction.labels[0]))
         self._gather(_Frame(image, seen))
         return prediction
 
@@ -170,6 +186,7 @@ class Stream:
         """Forget what this stream has learned, all of it or one module's; a step under way is dropped."""
         self._forget()
         self.learner.reset(module)
+        self._canary.restart()
 
     def save(self, path: str | Path) -> None:
         """Write what this stream has learned, as `Runtime.save` does."""
@@ -179,6 +196,7 @@ class Stream:
         """Take up a saved state; a step under way is dropped."""
         self._forget()
         self.learner.restore(path)
+        self._canary.restart()
 
     @property
     def frozen(self) -> bool:
@@ -219,6 +237,7 @@ class Stream:
             learning_share=self._learning / elapsed,
             latency_median=float(np.median(latencies)),
             latency_p99=float(np.percentile(latencies, 99)),
+            **vars(self._canary.signs),
         )
 
     def _note(self, prediction: Prediction, seen: Pass, most: float) -> None:
@@ -247,6 +266,7 @@ class Stream:
                 self.learner.reopen(change)
             else:
                 self.learner.note("change", change)
+            self._canary.restart()
 
     def _gather(self, frame: _Frame) -> None:
         """Keep the frame, and learn when a step is due."""
@@ -285,6 +305,7 @@ class Stream:
         start = self._clock()
         try:
             self.learner.step(ImageBatch.join([f.image for f in frames]), [f.seen for f in frames])
+            self._canary.stepped()
         finally:
             seconds = self._clock() - start
             self._budget.spent(seconds, len(frames))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from pluto_edge.errors import MissingExtraError
 from pluto_edge.runtime.events import Event
 from pluto_edge.runtime.recording import Recorder, Row
-from pluto_edge.runtime.summary import ROLLING, accuracy, cell
+from pluto_edge.runtime.summary import ROLLING, accuracy, cell, hits
 
 __all__ = ["Display", "open_display"]
 
@@ -128,7 +128,9 @@ class Recent:
     def text(self) -> list[str]:
         seconds = self._times[-1] - self._times[0]
         parts = [f"{(len(self._times) - 1) / seconds:.1f} frames/s"] if seconds > 0 else []
-        adapted, plain = accuracy(self._rows, "label"), accuracy(self._rows, "plain")
+        adapted, plain = (
+            accuracy(hits(self._rows, [getattr(r, a) for r in self._rows])) for a in ("label", "plain")
+        )
         if adapted is not None:
             parts.append(f"accuracy of the last {len(self._rows)}: {cell(adapted)} adapted, {cell(plain)} without")
         return parts

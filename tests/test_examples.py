@@ -16,6 +16,7 @@ from PIL import Image
 
 from pluto_edge import Runtime
 from pluto_edge.export.exporter import run_export
+from pluto_edge.runtime import summary
 from pluto_edge.runtime.recording import read
 from pluto_edge.store import Store
 
@@ -96,9 +97,25 @@ def test_a_seed_gives_the_same_run(camera_stream: Camera, tmp_path: Path) -> Non
     assert summary_without_times(first) == summary_without_times(again)
     assert without_times(tmp_path / "a.jsonl") == without_times(tmp_path / "b.jsonl")
     with Image.open(tmp_path / "runs/camera_stream.png") as picture:
-        assert picture.size == (1320, 744)
+        assert picture.size == (1320, 864)
     camera_stream(*SHORT, "--record", "c.jsonl", "--seed", "1", "--no-plot")
     assert without_times(tmp_path / "a.jsonl") != without_times(tmp_path / "c.jsonl")
+
+
+def test_several_seeds_are_one_report(camera_stream: Camera, tmp_path: Path) -> None:
+    done = camera_stream(*SHORT, "--seeds", "2", "--record", "a.jsonl")
+    assert sorted(p.name for p in tmp_path.glob("*.jsonl")) == ["a-0.jsonl", "a-1.jsonl"]
+    recordings = [read(tmp_path / f"a-{seed}.jsonl") for seed in range(2)]
+    assert summary.table(recordings) in done.stdout and "180 in 2 runs" in done.stdout
+    assert [r.header.source for r in recordings] == ["sim, seed 0", "sim, seed 1"]
+    for rival in ("clear", "average", "generalist", "without"):
+        assert re.search(rf"adapted over {rival} +[+-]\d+\.\d points .* a run\); .*, p [=<] ", done.stdout)
+    found = summary.paired(recordings, "adapted", "shipped")
+    assert found is not None and f"{found.better:,} frames right where it is wrong" in done.stdout
+    with Image.open(tmp_path / "runs/camera_stream.png") as picture:
+        assert picture.size == (1320, 864)
+    camera_stream(*SHORT, "--seed", "1", "--record", "b.jsonl", "--no-plot")
+    assert without_times(tmp_path / "b.jsonl") == without_times(tmp_path / "a-1.jsonl")  # runs are apart
 
 
 def test_the_recorded_run_is_what_the_runtime_says(
@@ -116,6 +133,7 @@ def test_the_recorded_run_is_what_the_runtime_says(
     for row, frame in zip(recording.rows, islice(camera(0, 10), 90), strict=True):
         said, plain = stream(frame.image), runtime.predict(frame.image)
         assert (row.label, row.plain, row.truth) == (said.labels[0], plain.labels[0], frame.truth)
+        assert row.alone.keys() == set(runtime.modules) and row.average is not None
     assert recording.metrics is not None
     assert recording.metrics.steps == stream.metrics.steps == 90 // 16
     assert [(e.kind, e.frame) for e in recording.events] == [(e.kind, e.frame) for e in stream.events]
@@ -170,10 +188,24 @@ def test_a_folder_with_a_broken_image(camera_stream: Camera, tmp_path: Path) -> 
     rows = read(tmp_path / "a.jsonl").rows
     assert sorted(r.truth for r in rows if r.truth is not None) == [3] * 5 + [7] * 5
     right = sum(r.label == r.truth for r in rows) / 10
-    assert re.search(rf"10 +{right:.3f} +{right:.3f}", done.stdout)
+    oracle = summary.segments([read(tmp_path / "a.jsonl")])[0].accuracies["oracle"]
+    assert re.search(rf"10 .* {right:.3f} +{oracle:.3f}", done.stdout)
     (tmp_path / "frames/7/4.png").write_bytes(b"x")
     done = camera_stream("--source", "frames", "--no-plot", "--seed", "2", code=2)
     assert "not a readable image" in done.stderr and "latency of a prediction" in done.stdout
+
+
+def test_a_folder_without_labels(camera_stream: Camera, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "frames").mkdir()
+    for i in range(20):
+        pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "frames" / f"{i}.png")
+    done = camera_stream("--source", "frames", "--record", "a.jsonl", "--batch", "16", "--threads", "1")
+    rows = read(tmp_path / "a.jsonl").rows
+    assert len(rows) == 20 and all(r.truth is None and r.plain is None and not r.alone for r in rows)
+    assert "entropy" in done.stdout and "adapted" not in done.stdout
+    assert (tmp_path / "runs/camera_stream.png").is_file()
 
 
 def test_what_cannot_be_run(camera_stream: Camera, tmp_path: Path, make_bundle: Callable[..., Path]) -> None:
@@ -182,6 +214,8 @@ def test_what_cannot_be_run(camera_stream: Camera, tmp_path: Path, make_bundle: 
         (("--bundle", make_bundle()), "the simulated camera shows digits"),
         (("--batch", "0", "--record", "x.jsonl"), "batch: want at least 1"),
         (("--frames", "0"), "--frames: want more than 0"),
+        (("--seeds", "0"), "--seeds: want more than 0"),
+        (("--seeds", "2", "--view"), "--seeds: several runs are of the simulated camera"),
     ):
         assert message in camera_stream(*arguments, code=2).stderr
     assert not (tmp_path / "x.jsonl").exists()

@@ -73,8 +73,10 @@ def _of_classes(features: Wide, labels: NDArray[np.integer], classes: int) -> di
 
 
 def _floor(looks: Wide) -> float:
-    """The share of the mean variance for every direction that makes held-out images most likely: much where there are
-    few images, whose covariance says more of them than of their domain."""
+    """The share of the mean variance for every direction that makes held-out images most likely.
+
+    It is large where there are few images, whose covariance says more of them than of their domain.
+    """
     if len(looks) < 2 * FOLDS:
         return FLOORS[-1]
     folds = np.random.default_rng(0).permutation(len(looks)) % FOLDS

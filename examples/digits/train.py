@@ -3,8 +3,9 @@
 1. Images: every condition becomes a folder of rendered digits and of real ones (MNIST and USPS printed on a plate;
    MNIST-M for colour_background), the train split for training, the test split for validation.
 2. Backbone: a ViT of 0.7 million parameters, from scratch, on clear digits only (rendered, MNIST, USPS, SVHN).
-3. Modules: with the backbone frozen, one per condition, as prompts (vpt) and as adapters; the kind whose modules
-   validate better on their own conditions is kept, together with its selector.
+3. Modules: with the backbone frozen, one per condition and a generalist of all of them, as prompts (vpt) and as
+   adapters, with their sources' statistics; the kind whose modules validate better on their own conditions is kept,
+   together with its selector.
 """
 
 import argparse
@@ -30,7 +31,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pluto_edge.config import AdaptConfig
 from pluto_edge.export.backbone import create
 from pluto_edge.modules import Kind
 from pluto_edge.store import Scalar, Store
@@ -48,7 +48,6 @@ ARCHITECTURE = "vit_tiny_patch16_224"  # the family; the options below make it a
 OPTIONS: dict[str, Scalar] = {"patch_size": 8, "embed_dim": 96, "depth": 6, "num_heads": 3}
 SIZES: dict[Kind, int] = {"vpt": 10, "adapter": 8}
 RATES: dict[Kind, float] = {"vpt": 1.0, "adapter": 0.016}
-ADAPTATION = AdaptConfig(recentre=1.0)  # its domains are conditions of one camera: docs/adaptation.md
 CLEAR_REAL = {"mnist": 0.35, "usps": 0.15, "svhn": 0.2}  # shares of the backbone's images; the rest is rendered
 
 Bytes = NDArray[np.uint8]
@@ -331,7 +330,6 @@ def train_modules(kind: Kind, weights: Path, options: argparse.Namespace) -> Tra
     else:
         choice = BackboneChoice(ARCHITECTURE, meter.SIZE, weights=weights, options=OPTIONS)
         store = create_store(path, choice, domains[0].classes, kind, SIZES[kind])
-        store.set_config(adaptation=ADAPTATION)
     recipe = Recipe(
         epochs=options.module_epochs,
         batch=64,

@@ -11,7 +11,9 @@ from recordings import HEADER
 
 from pluto_edge import Event, Runtime
 from pluto_edge.errors import RecordingError
+from pluto_edge.runtime import summary
 from pluto_edge.runtime.recording import Header, Recorder, read
+from pluto_edge.runtime.rivals import Rivals
 from pluto_edge.runtime.sources import Frame
 from pluto_edge.runtime.stream import Point
 
@@ -27,9 +29,11 @@ def recorded(make_bundle: Callable[..., Path], frames: np.ndarray, tmp_path: Pat
         header = Header(**{**vars(HEADER), "classes": runtime.classes, "modules": runtime.modules})
         with Recorder(header, file) as recorder:
             stream = runtime.stream(batch=4, background=False, on_event=recorder.event)
+            rivals = Rivals(stream.learner)
             for number, image in enumerate(frames):
                 prediction = stream(image)
-                row = recorder.frame(stream.timeline[-1], Frame(image, 1, "fog"), plain=number % 7)
+                row = recorder.frame(stream.timeline[-1], Frame(image, 1, "fog"), rivals(image))
+                assert row.plain == runtime.predict(image).labels[0]
                 assert row.label == prediction.labels[0] and row.frame == number + 1
                 np.testing.assert_allclose(list(row.weights.values()), prediction.weights[0], atol=1e-4)
             kept = recorder.end(stream.metrics)
@@ -49,6 +53,27 @@ def test_a_killed_run_is_read_up_to_its_last_whole_line(recorded: Path, tmp_path
         part = read(cut)
         done = length >= start + len(lines[-2]) - 1
         assert part.metrics is None and part.rows == whole.rows[: 11 if done else 10]
+
+
+OLD = """
+{"type": "header", "bundle": "digits/bundle", "bundle_sha256": "00", "source": "sim", "classes": ["0", "1"], \
+"modules": ["clear"], "batch": 4, "every": 4, "budget": null, "background": false, "config": {}, \
+"started": "2026-01-01T00:00:00+00:00", "writer": "pluto-edge 0.1.0", "schema_version": 1}
+{"type": "frame", "frame": 1, "seconds": 0.1, "label": 1, "entropy": 0.5, "weights": {"clear": 1.0}, "truth": 1, \
+"condition": "clear", "plain": 0}
+{"type": "metrics", "frames": 1, "steps": 0, "gathered": 0, "rolled_back": 0, "skipped_busy": 0, \
+"skipped_budget": 0, "changes": 0, "learning_seconds": 0.0, "learning_share": 0.0, "latency_median": 1.0, \
+"latency_p99": 2.0}
+"""
+
+
+def test_a_recording_from_before_rivals_were_recorded(tmp_path: Path) -> None:
+    (tmp_path / "old.jsonl").write_text(OLD.strip() + "\n")
+    recording = read(tmp_path / "old.jsonl")
+    assert recording.rows[0].alone == {} and recording.rows[0].average is None
+    assert recording.header.shipped == "" and recording.metrics is not None and recording.metrics.differing is None
+    assert list(summary.answers(recording)) == ["without", "adapted"]
+    assert "each predicted twice" in summary.table([recording])
 
 
 def test_every_line_is_on_disk_at_once(tmp_path: Path) -> None:
@@ -99,6 +124,8 @@ ROW = {"type": "frame", "frame": 9, "seconds": 1.0, "label": 0, "entropy": 0.1, 
         ({**ROW, "label": 3}, "label: want a class from 0 to 2, got 3"),
         ({**ROW, "truth": -1}, "truth: want a class"),
         ({**ROW, "plain": True}, "plain: want int"),
+        ({**ROW, "average": 7}, "average: want a class from 0 to 2, got 7"),
+        ({**ROW, "alone": {"fog": -1}}, "alone.fog: want a class"),
         ({**ROW, "frame": 1}, "frame 1 comes after frame 1"),
         ({**ROW, "weights": {}}, "weights: want at least one"),
         ({**ROW, "weights": [1.0]}, "weights: want an object"),

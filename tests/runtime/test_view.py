@@ -115,6 +115,7 @@ def test_events_and_captions(stream: Stream, view: View, frames: np.ndarray) -> 
     assert {e["frame"] for e in said["events"]} == {4, 8}
     assert {e["frame"] for e in state(view, "?since=8")["events"]} == {8}  # one more may yet come at frame 8
     assert said["metrics"]["frames"] == len(frames)
+    assert {"compared", "differing", "leader", "misfit", "misfit_first"} <= said["metrics"].keys()
     assert said["rate"] > 0
 
 

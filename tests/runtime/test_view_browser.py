@@ -146,6 +146,20 @@ def test_weights_move_when_the_condition_changes(driver: Any, camera: Camera) ->
     assert shown == [32, "small"]
 
 
+def test_is_it_helping(driver: Any, camera: Camera) -> None:
+    wait(lambda: text(driver, "#verdict") == "Not known yet.")
+    camera.see("clear", 64)
+    until_frame(driver, 64)
+    metrics = camera.stream.metrics
+    wait(lambda: text(driver, "#differing") == f"{round(100 * metrics.differing)} %")
+    assert text(driver, "#compared") == f"of the last {metrics.compared} frames that were checked (every 16th is)"
+    assert text(driver, "#misfit") == f"{metrics.misfit:.1f}"
+    assert text(driver, "#moved").startswith(
+        f"{metrics.leader}; {metrics.misfit_first:.1f} when this condition began"
+    )
+    assert metrics.leader in text(driver, "#verdict")
+
+
 def test_reset_resets_when_it_is_meant(driver: Any, camera: Camera) -> None:
     camera.see("clear", 32)
     learner = camera.stream.learner
