@@ -31,6 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from pluto_edge.config import AdaptConfig
 from pluto_edge.export.backbone import create
 from pluto_edge.modules import Kind
 from pluto_edge.store import Scalar, Store
@@ -48,6 +49,7 @@ ARCHITECTURE = "vit_tiny_patch16_224"  # the family; the options below make it a
 OPTIONS: dict[str, Scalar] = {"patch_size": 8, "embed_dim": 96, "depth": 6, "num_heads": 3}
 SIZES: dict[Kind, int] = {"vpt": 10, "adapter": 8}
 RATES: dict[Kind, float] = {"vpt": 1.0, "adapter": 0.016}
+ADAPTATION = AdaptConfig(ln_lr=0.1)  # chosen on the six conditions that have a module: docs/adaptation.md
 CLEAR_REAL = {"mnist": 0.35, "usps": 0.15, "svhn": 0.2}  # shares of the backbone's images; the rest is rendered
 
 Bytes = NDArray[np.uint8]
@@ -330,6 +332,7 @@ def train_modules(kind: Kind, weights: Path, options: argparse.Namespace) -> Tra
     else:
         choice = BackboneChoice(ARCHITECTURE, meter.SIZE, weights=weights, options=OPTIONS)
         store = create_store(path, choice, domains[0].classes, kind, SIZES[kind])
+        store.set_config(adaptation=ADAPTATION)
     recipe = Recipe(
         epochs=options.module_epochs,
         batch=64,
