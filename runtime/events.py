@@ -129,5 +129,5 @@ def line(event: Event) -> str:
 
 
 def _fixed(cells: Sequence[str]) -> str:
-    pairs = enumerate(zip(cells, WIDTHS, strict=True))
+    pairs = enumerate(zip(map(_text.printable, cells), WIDTHS, strict=True))
     return "  ".join(c.rjust(w) if i in RIGHT else c.ljust(w) for i, (c, w) in pairs).rstrip()

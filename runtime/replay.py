@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from pluto_edge._files import write_bytes, write_text
+from pluto_edge.errors import ConfigError
 from pluto_edge.runtime import plot, summary
 from pluto_edge.runtime.events import Event
 from pluto_edge.runtime.recording import Recording, read
@@ -36,8 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     plot.check()
-    recording = read(options.recording)
     out = options.out or options.recording.with_suffix(".html")
+    _check_apart(options.recording, out, options.plot)
+    recording = read(options.recording)
     light = plot.png(recording)
     write_text(out, html(recording, light, plot.png(recording, dark=True)))
     print(f"{summary.table(recording)}\n\n{out}")
@@ -45,6 +47,15 @@ def run(options: argparse.Namespace) -> int:
         write_bytes(options.plot, light)
         print(options.plot)
     return 0
+
+
+def _check_apart(recording: Path, out: Path, picture: Path | None) -> None:
+    """Nothing is written over the recording, nor one result over the other."""
+    for option, file in (("--out", out), ("--plot", picture)):
+        if file is not None and file.resolve() == recording.resolve():
+            raise ConfigError(f"{file}: that is the recording itself; write elsewhere with {option}")
+    if picture is not None and picture.resolve() == out.resolve():
+        raise ConfigError(f"{out}: --out and --plot are the same file")
 
 
 def html(recording: Recording, light: bytes, dark: bytes) -> str:
