@@ -13,7 +13,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 try:
     import onnxruntime
 except ImportError as cause:
-    raise MissingExtraError("onnxruntime", 'cpu" or "pluto-edge[gpu]') from cause
+    raise MissingExtraError("onnxruntime", "cpu", "gpu") from cause
 
 onnxruntime.set_default_logger_severity(3)  # its warnings speak of graph internals; errors still show
 

@@ -10,10 +10,12 @@ import math
 import types
 import typing
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pluto_edge.errors import PlutoError
+from pluto_edge.errors import ConfigError, PlutoError
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
 
@@ -51,6 +53,13 @@ def check_version(data: dict[str, Any], newest: int, where: str, error: Error) -
             f"{where}: schema version {version} is newer than this pluto-edge understands ({newest}); "
             "run: pip install --upgrade pluto-edge"
         )
+
+
+def check_once(names: Sequence[str], what: str) -> None:
+    """Every name is there once."""
+    if len(set(names)) < len(names):
+        twice = min(name for name, count in Counter(names).items() if count > 1)
+        raise ConfigError(f"{what}: {twice!r} is there twice")
 
 
 def decode(cls: type[T], data: object, where: str, error: Error) -> T:

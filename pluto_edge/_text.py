@@ -3,9 +3,14 @@
 from collections.abc import Sequence
 
 
+def printable(value: object) -> str:
+    """Text that a terminal only shows: control characters, and what is no character at all, as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()) -> str:
     """Columns two spaces apart under a rule; columns in `right` are aligned to the right."""
-    cells = [[str(c) for c in row] for row in (header, *rows)]
+    cells = [[printable(c) for c in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
@@ -19,7 +24,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], right: Sequen
 def pairs(items: Sequence[tuple[str, object]]) -> str:
     """Names on the left, values on the right."""
     width = max(len(name) for name, _ in items)
-    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in items)
+    return "\n".join(f"{name.ljust(width)}  {printable(value)}" for name, value in items)
 
 
 def size(count: float) -> str:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from pluto_edge._text import printable
 from pluto_edge.errors import PlutoError
 from pluto_edge.version import WRITER
 
@@ -46,16 +47,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parser.parse_args(arguments)
         return int(implementation.run(options))
     except PlutoError as error:
-        print(f"pluto: error: {error}", file=sys.stderr)
+        print(f"pluto: error: {_readable(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         return 141
     except OSError as error:
-        print(f"pluto: error: {error}", file=sys.stderr)
+        print(f"pluto: error: {_readable(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("pluto: interrupted", file=sys.stderr)
         return 130
+
+
+def _readable(error: Exception) -> str:
+    """Lines stay lines; whatever else a file may have put into a message is shown, not done."""
+    return "\n".join(map(printable, str(error).split("\n")))
 
 
 def export_main() -> int:

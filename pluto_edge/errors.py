@@ -89,5 +89,7 @@ class RecordingError(PlutoError):
 class MissingExtraError(PlutoError, ImportError):
     """An optional dependency is not installed."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f'{package} is not installed; run: pip install "pluto-edge[{extra}]"')
+    def __init__(self, package: str, extra: str, other: str = "") -> None:
+        """`other` is an extra that has it, too."""
+        choice = f' (or "pluto-edge[{other}]")' if other else ""
+        super().__init__(f'{package} is not installed; run: pip install "pluto-edge[{extra}]"{choice}')

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from pluto_edge._files import Tensors, check_name, found, inside, read_tensors, sha256
-from pluto_edge._schema import check_version, decode, read_json
+from pluto_edge._schema import check_once, check_version, decode, read_json
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import BundleError, ConfigError
 from pluto_edge.modules import Dims, Module, Role, SelectorWeights, check_signature, check_tensors
@@ -98,8 +98,8 @@ class Manifest:
             raise ConfigError(f"classes: {len(self.classes)} names for {self.dims.classes} classes")
         if not self.modules:
             raise ConfigError("modules: a bundle has at least one module")
-        if len({m.name for m in self.modules}) < len(self.modules):
-            raise ConfigError("modules: a name is there twice")
+        check_once(self.classes, "classes")
+        check_once(self.names, "modules")
         if sum(m.role == "generalist" for m in self.modules) > 1:
             raise ConfigError("modules: there are two generalists; want one at most")
         for name in ("size", "width", "depth", "classes"):

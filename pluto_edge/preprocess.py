@@ -7,7 +7,7 @@ the backbone (tested against it), so that nobody has to remember mean, standard 
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import floor
 from pathlib import Path
 from typing import Any, Literal
@@ -26,9 +26,10 @@ Images = NDArray[np.uint8] | NDArray[np.float32] | Image.Image | Sequence[NDArra
 
 MAX_SIDE = 4096
 MAX_SCALED = 8192  # before the crop
+MAX_LENGTH = 32_768  # of the longer side then: what is beyond is cut off first, and the crop would do that anyway
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 WANTED = (
-    "want one HWC uint8 RGB array or PIL image, a list of them, an NHWC uint8 batch, "
+    "want one HWC uint8 RGB array or PIL image (or 16 bit: HW grey, HWC), a list of them, an NHWC uint8 batch, "
     "or an already normalised NCHW float batch"
 )
 
@@ -72,7 +73,12 @@ class Preprocessing:
 
     def crop(self, image: Image.Image) -> Bytes:
         """One image as [H, W, 3] bytes, resized and cropped."""
-        return np.asarray(self.resize(image if image.mode == "RGB" else image.convert("RGB")))
+        try:
+            return np.asarray(self.resize(to_rgb(image)))
+        except (MemoryError, OSError, ValueError) as cause:
+            if isinstance(cause, ImageError):
+                raise
+            raise ImageError(f"an image of {image.width} x {image.height} cannot be resized ({cause})") from cause
 
     def normalise(self, rgb: Bytes) -> Pixels:
         """Cropped images [..., H, W, 3] as normalised [..., 3, H, W]."""
@@ -86,8 +92,9 @@ class Preprocessing:
         if self.crop_mode == "border":
             ratio = max(image.height / height, image.width / width)
             scaled = self._scale(image, round(image.height / ratio), round(image.width / ratio))
-            r, g, b = (round(255 * m) for m in self.mean)
+            r, g, b = (min(max(round(255 * m), 0), 255) for m in self.mean)
             return _crop(scaled, self.size, (r, g, b))
+        image = _shorten(image, min(image.height / height, image.width / width))
         if height == width:  # the short side becomes `height`, the other follows, rounded down
             short = min(image.size)
             return _crop(
@@ -105,6 +112,34 @@ class Preprocessing:
     def _scale(self, image: Image.Image, height: int, width: int) -> Image.Image:
         size = (max(width, 1), max(height, 1))
         return image if image.size == size else image.resize(size, Image.Resampling[self.interpolation.upper()])
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Any image as 8 bit RGB; 16 bit grey is scaled. What cannot be decoded or converted is an ImageError."""
+    try:
+        image.load()
+        if image.mode == "I" or image.mode.startswith("I;16"):  # 32 bit is how 16 bit is often opened
+            grey = np.asarray(image).astype(np.int64).clip(0, 65535)
+            image = Image.fromarray(_to_bytes(grey))
+        return image if image.mode == "RGB" else image.convert("RGB")
+    except Exception as cause:  # Pillow's decoders raise what they come across
+        what = f"{type(cause).__name__}: {cause}"
+        raise ImageError(f"an image of mode {image.mode} cannot be decoded or converted ({what})") from cause
+
+
+def _to_bytes(values: NDArray[np.integer]) -> Bytes:
+    """0 to 65535 as 0 to 255, rounded."""
+    return ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
+
+
+def _shorten(image: Image.Image, ratio: float) -> Image.Image:
+    """The middle of an image that would be longer than MAX_LENGTH once it is scaled down by `ratio`."""
+    most = max(int(MAX_LENGTH * ratio), 1)
+    if max(image.size) <= most:
+        return image
+    width, height = (side - (side - most) // 2 * 2 if side > most else side for side in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def _crop(image: Image.Image, size: tuple[int, int], fill: tuple[int, int, int]) -> Image.Image:
@@ -193,8 +228,10 @@ class ImageBatch:
 
 
 def _array_items(array: NDArray[np.generic], size: tuple[int, int]) -> Sequence[Any] | Pixels:
-    if array.dtype == np.uint8 and array.ndim in (3, 4):
+    if array.dtype in (np.uint8, np.uint16) and array.ndim in (3, 4):
         return [array] if array.ndim == 3 else list(array)
+    if array.dtype == np.uint16 and array.ndim == 2:
+        return [array]
     if not np.issubdtype(array.dtype, np.floating) or array.ndim != 4:
         raise ImageError(f"{WANTED}; got an array of {array.dtype} {list(array.shape)}")
     if array.shape[1:] != (3, *size):
@@ -213,14 +250,30 @@ def _check_image(item: object, index: int) -> None:
     if isinstance(item, Image.Image):
         if 0 in item.size:
             raise ImageError(f"image {index} has no pixels: {item.width} x {item.height}")
+        try:
+            item.load()
+            _convertible(item.mode)
+        except Exception as cause:  # Pillow's decoders raise what they come across
+            what = f"{type(cause).__name__}: {cause}"
+            raise ImageError(f"image {index} (mode {item.mode}) cannot be decoded or converted ({what})") from cause
         return
     if not isinstance(item, np.ndarray):
         raise ImageError(f"{WANTED}; image {index} is a {type(item).__name__}")
-    if item.dtype != np.uint8 or item.ndim != 3 or item.shape[2] != 3:
+    grey = item.dtype == np.uint16 and item.ndim == 2
+    if not grey and (item.dtype not in (np.uint8, np.uint16) or item.ndim != 3 or item.shape[2] != 3):
         raise ImageError(f"image {index}: want HWC uint8 with 3 channels, got {item.dtype} {list(item.shape)}")
     if 0 in item.shape:
         raise ImageError(f"image {index} has no pixels: shape {list(item.shape)}")
 
 
 def _to_pil(item: object) -> Image.Image:
-    return item if isinstance(item, Image.Image) else Image.fromarray(np.ascontiguousarray(item))
+    if isinstance(item, Image.Image):
+        return item
+    array = np.asarray(item)
+    return Image.fromarray(np.ascontiguousarray(_to_bytes(array) if array.dtype == np.uint16 else array))
+
+
+@cache
+def _convertible(mode: str) -> None:
+    """Raises where Pillow cannot make RGB of this mode."""
+    Image.new(mode, (1, 1)).convert("RGB")

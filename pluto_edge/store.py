@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pluto_edge._files import check_name, found, inside, read_tensors, whole_folder, write_tensors, write_text
-from pluto_edge._schema import check_version, decode, read_json, to_text
+from pluto_edge._schema import check_once, check_version, decode, read_json, to_text
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.modules import Dims, Kind, Module, Role, SelectorWeights, check_module
@@ -84,10 +84,8 @@ class StoreConfig:
     def __post_init__(self) -> None:
         if not 2 <= len(self.classes) <= MAX_CLASSES:
             raise ConfigError(f"classes: want 2 to {MAX_CLASSES:,}, got {len(self.classes)}")
-        for what, names in (("classes", self.classes), ("sources", self.sources)):
-            twice = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) < len(names) else []
-            if twice:
-                raise ConfigError(f"{what}: {twice[0]!r} is there twice")
+        check_once(self.classes, "classes")
+        check_once(self.sources, "sources")
         for name in self.sources:
             check_name(name, "sources", ConfigError)
         _ = self.dims

@@ -1,6 +1,9 @@
 """What happened, structured: one event a step, and one for every reset, restore or change of modules."""
 
-from collections.abc import Sequence
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,6 +12,8 @@ from pluto_edge import _text
 Kind = Literal["step", "gather", "rollback", "change", "reset", "restore", "module"]
 
 MAX_EVENTS = 1000
+
+log = logging.getLogger("pluto_edge")
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,50 @@ class Event:
     guessed: bool = False
     milliseconds: dict[str, float] = field(default_factory=dict)
     frame: int = 0
+
+
+class Delivery:
+    """Hands events to a callback, in order and one at a time, and keeps its errors away from whoever learns.
+
+    `put` is quick and may be called under any lock; `deliver` is called under none. A callback may cause events
+    itself: they come after it has returned.
+    """
+
+    def __init__(self, callback: Callable[[Event], None] | None) -> None:
+        self._callback = callback
+        self._waiting: deque[Event] = deque()
+        self._lock, self._busy = threading.Lock(), False
+        self.errors = 0  # that the callback has raised
+
+    def put(self, event: Event) -> None:
+        if self._callback is not None:
+            self._waiting.append(event)
+
+    def deliver(self) -> None:
+        """All that waits, unless a call further up or another thread is at it."""
+        with self._lock:
+            if self._busy:
+                return
+            self._busy = True
+        try:
+            while (event := self._next()) is not None:
+                self._call(event)
+        except BaseException:  # an interrupt: the rest is for the next call
+            self._busy = False
+            raise
+
+    def _next(self) -> Event | None:
+        with self._lock:
+            self._busy = bool(self._waiting)
+            return self._waiting.popleft() if self._waiting else None
+
+    def _call(self, event: Event) -> None:
+        assert self._callback is not None
+        try:
+            self._callback(event)
+        except Exception:
+            self.errors += 1
+            log.exception("on_event failed with %s; learning is not affected", event.kind)
 
 
 HEADER = ("step", "", "top module", "weight", "entropy", "after", "reliable", "ms", "")
@@ -80,5 +129,5 @@ def line(event: Event) -> str:
 
 
 def _fixed(cells: Sequence[str]) -> str:
-    pairs = enumerate(zip(cells, WIDTHS, strict=True))
+    pairs = enumerate(zip(map(_text.printable, cells), WIDTHS, strict=True))
     return "  ".join(c.rjust(w) if i in RIGHT else c.ljust(w) for i, (c, w) in pairs).rstrip()

@@ -1,7 +1,8 @@
 """One line of learning: a state, the steps that change it, and the guard that takes them back.
 
 Steps are transactions. A step computes a proposal from the state as it is; the state is replaced in one
-assignment at the very end, or not at all. Predictions read the state once, so they never see half a step.
+assignment at the very end, or not at all. Predictions read the state once, so they never see half a step. Events
+are written down under the lock and handed to `on_event` under none.
 """
 
 import threading
@@ -18,7 +19,7 @@ from pluto_edge.errors import ConfigError, NotFiniteError
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import algorithm, beyond, guard, persistence, selector
 from pluto_edge.runtime.algorithm import Blend, Proposal
-from pluto_edge.runtime.events import MAX_EVENTS, Event, Kind
+from pluto_edge.runtime.events import MAX_EVENTS, Delivery, Event, Kind
 from pluto_edge.runtime.evidence import WINDOW
 from pluto_edge.runtime.network import Look, Network, Pass
 from pluto_edge.runtime.prototypes import Prototypes
@@ -35,7 +36,8 @@ class Learner:
         rows = network.bundle.manifest.dims.ln_shape[0]
         if config.ln_layers is not None and max(config.ln_layers) >= rows:
             raise ConfigError(f"ln_layers: want rows below {rows}, got {max(config.ln_layers)}")
-        self.network, self.config, self.on_event = network, config, on_event
+        self.network, self.config = network, config
+        self.delivery = Delivery(on_event)
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self.counts: Counter[Kind] = Counter()  # of events, also those that `events` has dropped
         self.frame = 0  # of the stream that feeds this learner
@@ -50,6 +52,7 @@ class Learner:
         """The blend, and the pass it was made from."""
         blend, passed = self._predict(batch, self.state, self._recent, (), activations)
         self._tell_left_out(passed)
+        self.delivery.deliver()
         return blend, passed
 
     def exported(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> Blend:
@@ -87,7 +90,7 @@ class Learner:
             new = [n for n in passed.left_out if n not in self._left_out]
             self._left_out = (self._left_out - set(passed.names)) | set(passed.left_out)
             for name in new:
-                self.note("module", f"{name} is left out: what it says is not finite")
+                self._emit(Event("module", self.state.steps, f"{name} is left out: what it says is not finite"))
 
     def observe(self, x_hat: Array) -> None:
         """Images that a stream shows: what is recent decides who has a say. Nothing is learned."""
@@ -98,45 +101,58 @@ class Learner:
 
         `seen` are passes of the same images that `predict` gave. A reset or restore during a step wins over it.
         """
-        with self._steps:
-            before, stages = self.state, Stages()
-            try:
-                proposal = self._propose(before, batch, stages, seen)
-                with stages("guard"):
-                    judged = self._judge(batch, before, proposal)
-                _finite(judged.blend)
-            except Exception as error:
-                if isinstance(error, NotFiniteError) and before.affines:  # what was learned may be why
-                    return self._start_over(batch, before)
-                reason = f"{type(error).__name__}: {error}"
-                with self._lock:
-                    if self.state is before:
-                        self.state = replace(before, steps=before.steps + 1, rollbacks=before.rollbacks + 1)
-                    self._emit(Event("rollback", self.state.steps, reason, samples=len(batch)))
-                raise
-            counted = replace(
-                judged.state,
-                steps=before.steps + 1,
-                samples=before.samples + len(batch),
-                reliable=proposal.reliable / len(batch),
-                rollbacks=before.rollbacks + (judged.kind == "rollback"),
-            )
+        try:
+            with self._steps:
+                return self._step(batch, seen)
+        finally:
+            self.delivery.deliver()
+
+    def _step(self, batch: ImageBatch, seen: Sequence[Pass]) -> tuple[Blend, Event]:
+        before, stages = self.state, Stages()
+        try:
+            proposal = self._propose(before, batch, stages, seen)
+            with stages("guard"):
+                judged = self._judge(batch, before, proposal)
+            _finite(judged.blend)
+        except Exception as error:
+            plain = self._as_exported(batch) if isinstance(error, NotFiniteError) and before.affines else None
+            if plain is not None:  # so what was learned is why
+                return plain, self._start_over(before, len(batch))
+            reason = f"{type(error).__name__}: {error}"
             with self._lock:
                 if self.state is before:
-                    self.state = counted
-                else:
-                    judged = replace(judged, kind="rollback", reason="the state was replaced during the step")
-                event = self._emit(_describe(proposal, judged, self.state.steps, stages))
-            self._tell_left_out(proposal.passed)
-            return judged.blend, event
+                    self.state = replace(before, steps=before.steps + 1, rollbacks=before.rollbacks + 1)
+                self._emit(Event("rollback", self.state.steps, reason, samples=len(batch)))
+            raise
+        counted = replace(
+            judged.state,
+            steps=before.steps + 1,
+            samples=before.samples + len(batch),
+            reliable=proposal.reliable / len(batch),
+            rollbacks=before.rollbacks + (judged.kind == "rollback"),
+        )
+        with self._lock:
+            if self.state is before:
+                self.state = counted
+            else:
+                judged = replace(judged, kind="rollback", reason="the state was replaced during the step")
+            event = self._emit(_describe(proposal, judged, self.state.steps, stages))
+        self._tell_left_out(proposal.passed)
+        return judged.blend, event
 
-    def _start_over(self, batch: ImageBatch, before: State) -> tuple[Blend, Event]:
+    def _as_exported(self, batch: ImageBatch) -> Blend | None:
+        """What the exported weights say, if that is finite."""
+        try:
+            return self._predict(batch, self._exported, self._recent, ())[0]
+        except NotFiniteError:
+            return None
+
+    def _start_over(self, before: State, samples: int) -> Event:
         """Back to the exported weights, because nothing that the adapted ones say is finite."""
         with self._lock:
             if self.state is before:
                 self.state = replace(self._exported, steps=before.steps + 1, rollbacks=before.rollbacks + 1)
-            event = self._emit(Event("rollback", self.state.steps, "logits are not finite", samples=len(batch)))
-        return self._predict(batch, self._exported, self._recent, ())[0], event
+            return self._emit(Event("rollback", self.state.steps, "logits are not finite", samples=samples))
 
     def _propose(self, before: State, batch: ImageBatch, stages: Stages, seen: Sequence[Pass]) -> Proposal:
         if not beyond.applies(self.network.modules, self.config):
@@ -160,7 +176,8 @@ class Learner:
                 average=None,
             )
             self._recent = self._recent[:0]
-            self.note("change", reason)
+            self._emit(Event("change", self.state.steps, reason))
+        self.delivery.deliver()
 
     def drop_step(self) -> None:
         """Nothing changes but for a step that is under way: it will not be taken."""
@@ -184,6 +201,7 @@ class Learner:
                 self._recent = self._recent[:0]
             self.state = replace(state, steps=self.state.steps)
             self._emit(Event("reset", self.state.steps, module or "all modules and the selector"))
+        self.delivery.deliver()
 
     def save(self, path: str | Path) -> None:
         persistence.save(Path(path), self.state, self.network.bundle.hash)
@@ -192,11 +210,13 @@ class Learner:
         with self._lock:
             self.state = persistence.restore(Path(path), self._exported, self.network)
             self._emit(Event("restore", self.state.steps, str(path)))
+        self.delivery.deliver()
 
     def note(self, kind: Kind, reason: str) -> None:
         """Something happened that is no step."""
         with self._lock:
             self._emit(Event(kind, self.state.steps, reason))
+        self.delivery.deliver()
 
     def _judge(self, batch: ImageBatch, before: State, proposal: Proposal) -> "_Judged":
         """What is predicted, what the state becomes, and why if it is not the proposal's."""
@@ -258,11 +278,11 @@ class Learner:
         return self._without_step(plain, self._exported)
 
     def _emit(self, event: Event) -> Event:
+        """Called under the lock: events are in the order of what they tell."""
         event = replace(event, frame=self.frame)
         self.events.append(event)
         self.counts[event.kind] += 1
-        if self.on_event is not None:
-            self.on_event(event)
+        self.delivery.put(event)
         return event
 
 

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from pluto_edge._files import write_bytes, write_text
+from pluto_edge.errors import ConfigError
 from pluto_edge.runtime import plot, summary
 from pluto_edge.runtime.events import Event
 from pluto_edge.runtime.recording import Recording, read
@@ -39,8 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     plot.check()
-    recordings = [read(path) for path in options.recordings]
     out = options.out or options.recordings[0].with_suffix(".html")
+    for path in options.recordings:
+        _check_apart(path, out, options.plot)
+    recordings = [read(path) for path in options.recordings]
     light = plot.png(recordings)
     write_text(out, html(recordings, light, plot.png(recordings, dark=True)))
     print(f"{summary.table(recordings)}\n\n{out}")
@@ -48,6 +51,15 @@ def run(options: argparse.Namespace) -> int:
         write_bytes(options.plot, light)
         print(options.plot)
     return 0
+
+
+def _check_apart(recording: Path, out: Path, picture: Path | None) -> None:
+    """Nothing is written over the recording, nor one result over the other."""
+    for option, file in (("--out", out), ("--plot", picture)):
+        if file is not None and file.resolve() == recording.resolve():
+            raise ConfigError(f"{file}: that is the recording itself; write elsewhere with {option}")
+    if picture is not None and picture.resolve() == out.resolve():
+        raise ConfigError(f"{out}: --out and --plot are the same file")
 
 
 def html(recordings: Sequence[Recording], light: bytes, dark: bytes) -> str:

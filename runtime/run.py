@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from pluto_edge import _text
-from pluto_edge.errors import ConfigError
-from pluto_edge.preprocess import IMAGE_SUFFIXES, image_files
+from pluto_edge.errors import ConfigError, ImageError
+from pluto_edge.preprocess import IMAGE_SUFFIXES, image_files, to_rgb
 from pluto_edge.runtime import persistence
 from pluto_edge.runtime.events import heading, line
 from pluto_edge.runtime.runtime import Runtime
@@ -130,6 +130,6 @@ def summary(segments: Sequence[Segment], columns: dict[str, list[float | None]])
 def open_image(path: Path) -> Image.Image:
     try:
         with Image.open(path) as image:
-            return image.convert("RGB")
-    except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as cause:
-        raise ConfigError(f"{path}: not a readable image ({cause})") from cause
+            return to_rgb(image)
+    except Exception as cause:  # of whatever type: truncated, too large to be true, no image at all
+        raise ImageError(f"{path}: not a readable image ({cause})") from cause

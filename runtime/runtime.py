@@ -38,7 +38,8 @@ class Runtime:
         threads: for ONNX Runtime; None is one per core that this process may use.
         top_m: how many modules are blended; None leaves it to `config`.
         config: how it adapts; None takes the bundle's own.
-        on_event: called with every `Event`, in the thread that caused it.
+        on_event: called with every `Event`, one after another, by a thread that causes events. It may call the
+            runtime. What it raises is logged and counted (`callback_errors`), and is no part of learning.
         verify: check the sha256 of every file of the bundle.
     """
 
@@ -89,6 +90,11 @@ class Runtime:
     def events(self) -> tuple[Event, ...]:
         """The last thousand events, oldest first."""
         return tuple(self._learner.events)
+
+    @property
+    def callback_errors(self) -> int:
+        """How often `on_event` has raised, here and in the open streams."""
+        return sum(learner.delivery.errors for learner in self._learners)
 
     def __repr__(self) -> str:
         return (
@@ -158,7 +164,7 @@ class Runtime:
             on_change: what a change of domain does: `reopen` forgets the frames before it, re-centres anew and
                 chooses the modules anew, from the exported selector; `mark` is an event and no more.
             config: how it adapts; None is the runtime's.
-            on_event: called with every `Event`, in the thread that caused it.
+            on_event: called with every `Event`, as the runtime's is.
         """
         with self._lock:
             if self._closed:
@@ -190,10 +196,11 @@ class Runtime:
         """Close all streams; a step that is under way is finished first."""
         with self._lock:
             self._closed = True
-            for stream in self.streams:
-                stream.close()
-            if self._worker is not None:
-                self._worker.shutdown()
+            streams, worker = self.streams, self._worker
+        for stream in streams:  # under no lock: a step that ends now may call back
+            stream.close()
+        if worker is not None:
+            worker.shutdown()
 
     def __enter__(self) -> "Runtime":
         return self
@@ -202,8 +209,12 @@ class Runtime:
         self.close()
 
     def _note(self, reason: str) -> None:
-        for learner in (self._learner, *(s.learner for s in self.streams)):
+        for learner in self._learners:
             learner.note("module", reason)
+
+    @property
+    def _learners(self) -> tuple[Learner, ...]:
+        return self._learner, *(s.learner for s in self.streams)
 
     def _batch(self, images: Images) -> ImageBatch:
         return ImageBatch(images, self.manifest.preprocessing)

@@ -23,7 +23,7 @@ import numpy as np
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, ImageError, StreamError
 from pluto_edge.preprocess import ImageBatch, Images
-from pluto_edge.runtime.beyond import ALIGN_FROM
+from pluto_edge.runtime import beyond
 from pluto_edge.runtime.budget import Budget
 from pluto_edge.runtime.canary import EVERY, Canary
 from pluto_edge.runtime.changes import ChangeDetector
@@ -150,7 +150,9 @@ class Stream:
         image = ImageBatch(frame, manifest.preprocessing).cropped()
         if len(image) != 1:
             raise ImageError(f"a stream takes one frame at a time, got {len(image)}; Runtime.step takes batches")
-        learned_from = not self.frozen and self.batch >= ALIGN_FROM and self.learner.config.objective != "entropy"
+        learned_from = (
+            not self.frozen and self.batch >= beyond.ALIGN_FROM and self.learner.config.objective != "entropy"
+        )
         blend, seen = self.learner.predict(image, activations=learned_from)
         self.learner.observe(seen.x_hat)
         prediction = Prediction.of(blend, manifest.classes)
@@ -259,6 +261,8 @@ class Stream:
         elif self._ran != seen.names:
             self._detector.other_modules()
         self._ran = seen.names
+        if beyond.applies(self.learner.network.modules, self.learner.config):
+            weights = np.zeros_like(weights)  # they follow from x̂, and jump where two domains are alike
         change = self._detector.update(entropy / most, weights, seen.x_hat[0])
         if change:
             if self._on_change == "reopen" and not self.frozen:

@@ -1,6 +1,7 @@
 """The commands as a user types them."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -171,3 +172,31 @@ def test_console_script() -> None:
         [sys.executable, "-m", "pluto_edge.cli", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("pluto-edge ")
+
+
+def test_info_prints_no_control_characters(
+    make_bundle: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bundle from anywhere must not move the cursor, ring the bell or break the output."""
+    shutil.copytree(make_bundle(), tmp_path / "bundle")
+    file = tmp_path / "bundle/manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["classes"][0] = "\x1b[31mred\x07\ud800\u202e"
+    manifest["modules"][0]["source"] = "\x1b]0;title\x07"
+    manifest["writer"] = "evil\r\x1b[2K"
+    file.write_text(json.dumps(manifest))
+    assert main(["info", str(tmp_path / "bundle")]) == 0
+    out = capsys.readouterr().out
+    assert "\\x1b[31mred\\x07\\ud800\\u202e" in out and "\\x1b]0;title" in out
+    assert all(c.isprintable() or c == "\n" for c in out)
+
+
+def test_errors_print_no_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(tmp_path / "\x1b[31m")]) == 2
+    assert "\\x1b[31m" in capsys.readouterr().err
+
+
+def test_a_missing_onnxruntime_says_what_to_type() -> None:
+    code = "import sys; sys.modules['onnxruntime'] = None; import pluto_edge._ort"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert 'onnxruntime is not installed; run: pip install "pluto-edge[cpu]" (or "pluto-edge[gpu]")' in done.stderr

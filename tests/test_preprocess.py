@@ -1,5 +1,8 @@
 """Preprocessing is timm's evaluation transform, bit for bit but for the last rounding."""
 
+import io
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -97,6 +100,84 @@ nan[1, 0, 0, 0] = np.nan
 def test_bad_images(images: object, message: str) -> None:
     with pytest.raises(ImageError, match=message):
         ImageBatch(images, P)  # type: ignore[arg-type]
+
+
+# files and modes
+
+
+def encoded(kind: str = "png", cut: int = 0) -> io.BytesIO:
+    file = io.BytesIO()
+    picture(64, 64).save(file, kind)
+    return io.BytesIO(file.getvalue()[: len(file.getvalue()) - cut])
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "bmp", "webp", "gif", "tiff"])
+def test_truncated_files(kind: str) -> None:
+    whole = len(encoded(kind).getvalue())
+    for cut in (whole // 2, whole // 3):
+        try:
+            image = Image.open(encoded(kind, cut))
+        except Exception:
+            continue  # not even opened
+        with pytest.raises(ImageError, match=r"image 1 .*cannot be decoded"):
+            ImageBatch([picture(8, 8), image], P)
+        with pytest.raises(ImageError, match="cannot be decoded"):
+            P(Image.open(encoded(kind, cut)))
+
+
+def test_closed_images() -> None:
+    image, loaded = Image.open(encoded()), picture(8, 8)
+    image.close()
+    loaded.close()
+    for closed in (image, loaded):
+        with pytest.raises(ImageError, match="cannot be decoded"):
+            ImageBatch(closed, P)
+
+
+def test_a_mode_that_is_not_known() -> None:
+    with pytest.raises(ImageError, match="mode La"):
+        ImageBatch(Image.new("La", (8, 8)), P)
+    with pytest.raises(ImageError, match="mode La"):
+        P(Image.new("La", (8, 8)))
+
+
+@pytest.mark.parametrize("shape", [(1, 200_000), (200_000, 1)])
+@pytest.mark.parametrize("mode", ["center", "squash", "border"])
+@pytest.mark.parametrize("size", [(224, 224), (224, 192)])
+def test_slivers_take_little_memory(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], mode: str, size: tuple[int, int]
+) -> None:
+    p = Preprocessing(size, MEAN, STD, crop_mode=mode)  # type: ignore[arg-type]
+    real, made = Image.Image.resize, [0]
+
+    def resize(image: Image.Image, size: tuple[int, int], *arguments: Any) -> Image.Image:
+        made.append(size[0] * size[1])
+        assert made[-1] < 20e6
+        return real(image, size, *arguments)
+
+    monkeypatch.setattr(Image.Image, "resize", resize)
+    pixels = ImageBatch(np.full((*shape, 3), 128, np.uint8), p)[0:1]
+    assert pixels.shape == (1, 3, *size) and np.isfinite(pixels).all() and len(made) == 2
+
+
+def test_slivers_show_their_middle() -> None:
+    frame = np.zeros((1, 200_000, 3), np.uint8)
+    frame[:, 90_000:110_000] = 200
+    assert (ImageBatch(frame, P)[0:1] == P(Image.new("RGB", (20, 20), (200, 200, 200)))).all()
+
+
+def test_16_bit_grey_is_scaled() -> None:
+    deep = np.linspace(0, 65535, 30 * 30).reshape(30, 30).astype(np.uint16)
+    grey = Image.fromarray((deep / 257).round().astype(np.uint8))
+    want = ImageBatch(grey, P)[0:1]
+    wide = Image.fromarray(deep.astype(np.int32))
+    big = Image.frombytes("I;16B", (30, 30), deep.astype(">u2").tobytes())
+    assert wide.mode == "I" and Image.fromarray(deep).mode == "I;16"
+    for form in (Image.fromarray(deep), wide, big, deep, [deep], np.stack([deep] * 3, axis=-1)):
+        np.testing.assert_array_equal(ImageBatch(form, P)[0:1], want)  # type: ignore[arg-type]
+    file = io.BytesIO()
+    Image.fromarray(deep).save(file, "png")
+    np.testing.assert_array_equal(ImageBatch(Image.open(file), P)[0:1], want)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -229,6 +230,13 @@ def test_selector_shapes(store: Store) -> None:
 def test_dims_are_checked() -> None:
     with pytest.raises(ConfigError, match="kind"):
         Dims("lora", 1, 1, 1, 2)  # type: ignore[arg-type]
+
+
+def test_one_of_many_classes_that_is_there_twice(store: Store) -> None:
+    """As many as there may be: what compares each with each would take minutes."""
+    classes = tuple(f"class-{i}" for i in range(99_999))
+    with pytest.raises(ConfigError, match="classes: 'class-7' is there twice"):
+        replace(store.config, classes=(*classes, "class-7"))
 
 
 # The paper's table, 100 classes: prompts of 96 tokens, adapters with bottleneck 8, and the full model.

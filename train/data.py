@@ -10,7 +10,7 @@ from PIL import Image
 
 from pluto_edge._files import check_name
 from pluto_edge.errors import ConfigError
-from pluto_edge.preprocess import image_files
+from pluto_edge.preprocess import image_files, to_rgb
 from pluto_edge.train.corruptions import corrupt
 
 GENERALIST = "generalist"  # the module that learns from all domains; no domain has its name
@@ -45,7 +45,7 @@ class Domain:
 
 def read_image(path: Path) -> Image.Image:
     with Image.open(path) as image:
-        return image.convert("RGB")
+        return to_rgb(image)
 
 
 def scan(root: Path, *, val_share: float = 0.2, per_class: int | None = None, seed: int = 0) -> list[Domain]:

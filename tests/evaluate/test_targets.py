@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pluto_edge.errors import ConfigError
+from pluto_edge.errors import ConfigError, ImageError
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.targets import LeftOut, Stream, arrange, find_targets, prepare
 from pluto_edge.preprocess import ImageBatch
@@ -151,7 +151,7 @@ def test_a_broken_image_is_named(make_network: Callable[..., RecordedNetwork], t
     file.parent.mkdir(parents=True)
     file.write_bytes(b"not a picture")
     (target,) = find_targets(tmp_path, [], CLASSES)
-    with pytest.raises(ConfigError, match=r"broken\.png: not a readable image"):
+    with pytest.raises(ImageError, match=r"broken\.png: not a readable image"):
         prepare(target, make_network().bundle.manifest.preprocessing, tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*.npy"))
 

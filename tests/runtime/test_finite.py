@@ -112,8 +112,10 @@ def test_where_all_modules_are_not_finite_it_is_an_error(bundle: Path, frames: n
 
 
 def test_huge_pixels_are_an_error_and_leave_no_trace(bundle: Path, frames: np.ndarray) -> None:
-    runtime = Runtime(bundle)
-    want = runtime.predict(frames).logits
+    runtime = Runtime(bundle, config=CONFIG)
+    for _ in range(2):
+        runtime.step(frames)
+    state, want = runtime._learner.state, runtime.predict(frames).logits
     huge = np.full((2, 3, 40, 32), 3e38, np.float32)
     with pytest.raises(NotFiniteError):
         runtime.predict(huge)
@@ -124,6 +126,7 @@ def test_huge_pixels_are_an_error_and_leave_no_trace(bundle: Path, frames: np.nd
             stream(huge[:1])
         assert all(sound(stream(f)) for f in frames)
     np.testing.assert_array_equal(runtime.predict(frames).logits, want)
+    assert runtime._learner.state.affines is state.affines and runtime._learner.state.selector is state.selector
     runtime.close()
 
 

@@ -485,6 +485,78 @@ def test_events(make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatc
     assert json.dumps(vars(event))
 
 
+def test_a_callback_that_raises_is_no_part_of_learning(
+    make_bundle: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(event: Event) -> None:
+        raise RuntimeError("the callback is on fire")
+
+    quiet, loud = Runtime(make_bundle(), config=CONFIG), Runtime(make_bundle(), config=CONFIG, on_event=fail)
+    learned(quiet)
+    learned(loud)
+    loud.reset("domain-0")
+    quiet.reset("domain-0")
+    assert same(quiet._learner.state, loud._learner.state)
+    assert [e.kind for e in loud.events] == [e.kind for e in quiet.events] == ["step"] * 3 + ["reset"]
+    assert loud.callback_errors == 4 and caplog.text.count("the callback is on fire") >= 4
+    with loud.stream(batch=4, on_event=fail) as stream:
+        for image in batches(1, 8)[0]:
+            stream(image)
+        stream.wait()
+        assert loud.callback_errors == 4 + len(stream.events)
+    loud.close()
+
+
+@pytest.mark.parametrize("call", ["step", "reset", "predict", "save", "remove_module", "threads"])
+def test_a_callback_may_call_the_runtime(make_bundle: Callable[..., Path], tmp_path: Path, call: str) -> None:
+    """Neither a deadlock nor a recursion; events that it causes come after it."""
+    seen: list[Event] = []
+    inside, (images,) = [0], batches(1)
+
+    def act() -> None:
+        if call == "save":
+            runtime.save(tmp_path / "state")
+        elif call == "remove_module":
+            runtime.remove_module("domain-2")
+        elif call == "reset":
+            runtime.reset()
+        else:
+            getattr(runtime, "step" if call == "threads" else call)(images)
+
+    def callback(event: Event) -> None:
+        assert inside[0] == 0  # never within itself
+        inside[0] += 1
+        seen.append(event)
+        if len(seen) == 1:
+            if call == "threads":  # somebody else gets every lock while the callback runs
+                other = threading.Thread(target=act)
+                other.start()
+                other.join(60)
+                assert not other.is_alive()
+            else:
+                act()
+        inside[0] -= 1
+
+    runtime = Runtime(make_bundle(), config=CONFIG, on_event=callback)
+    done = threading.Thread(target=lambda: runtime.step(images), daemon=True)
+    done.start()
+    done.join(60)
+    assert not done.is_alive()
+    assert runtime.callback_errors == 0
+    assert list(runtime.events) == seen
+
+
+def test_events_come_in_order_from_many_threads(make_bundle: Callable[..., Path]) -> None:
+    seen: list[Event] = []
+    runtime = Runtime(make_bundle(), config=CONFIG, on_event=seen.append)
+    threads = [threading.Thread(target=lambda: [runtime.reset() for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(runtime.events) == seen and len(seen) == 200
+
+
 def test_events_are_bounded(runtime: Runtime) -> None:
     for _ in range(events.MAX_EVENTS + 10):
         runtime.reset()

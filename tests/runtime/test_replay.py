@@ -179,3 +179,18 @@ def test_replay_on_rubbish(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert main(["replay", str(path)]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "run.html").exists()
+
+
+@pytest.mark.parametrize("extra", [[], ["--out", "run.html"], ["--out", "x.html", "--plot", "sub/../run.html"]])
+def test_replay_never_overwrites_its_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], extra: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    write(made({"clear": 3}), tmp_path / "run.html")
+    before = (tmp_path / "run.html").read_bytes()
+    assert main(["replay", "run.html", *extra]) == 2
+    assert "that is the recording itself" in capsys.readouterr().err
+    assert (tmp_path / "run.html").read_bytes() == before
+    assert main(["replay", "run.html", "--out", "x", "--plot", "x"]) == 2
+    assert "same file" in capsys.readouterr().err

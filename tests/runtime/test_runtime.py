@@ -186,6 +186,7 @@ HOSTILE: dict[str, tuple[Callable[[dict], object], str]] = {
     "no modules": (lambda m: m.update(modules=[]), "at least one module"),
     "text for a list": (lambda m: m.update(modules="abc"), "modules: want a list"),
     "classes": (lambda m: m.update(classes=["a"]), "1 names for 7 classes"),
+    "class twice": (lambda m: m["classes"].__setitem__(1, "class-0"), "'class-0' is there twice"),
     "wrong type": (lambda m: m.update(dims=3), "dims: want an object"),
     "std": (lambda m: m["preprocessing"].update(std=[0, 0, 0]), "std"),
     "missing key": (lambda m: m.pop("precision"), "'precision' is missing"),

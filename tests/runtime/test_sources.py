@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pluto_edge.errors import ConfigError, MissingExtraError, SourceError
+from pluto_edge.errors import ConfigError, ImageError, MissingExtraError, SourceError
 from pluto_edge.runtime import sources
+from pluto_edge.runtime.run import open_image
 from pluto_edge.runtime.sources import Frame, is_live, open_source, paced, public_name
 
 CLASSES = ("cat", "dog")
@@ -46,7 +47,7 @@ def test_a_broken_image_ends_the_frames(tmp_path: Path) -> None:
     (tmp_path / "1.png").write_bytes(b"x")
     frames = open_source(str(tmp_path), CLASSES)
     assert next(frames).image[0, 0, 0] == 0
-    with pytest.raises(ConfigError, match=r"1\.png: not a readable image"):
+    with pytest.raises(ImageError, match=r"1\.png: not a readable image"):
         next(frames)
 
 
@@ -130,3 +131,10 @@ def test_what_opencv_cannot_open(tmp_path: Path) -> None:
     (tmp_path / "x.mp4").write_bytes(b"not a video" * 100)
     with pytest.raises(SourceError, match=r"x\.mp4: OpenCV cannot open it; is it a video"):
         next(open_source(str(tmp_path / "x.mp4")))
+
+
+def test_images_too_large_to_be_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("RGB", (64, 64)).save(tmp_path / "bomb.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 16)
+    with pytest.raises(ImageError, match=r"bomb\.png: not a readable image"):
+        open_image(tmp_path / "bomb.png")
