@@ -99,6 +99,14 @@ def who_has_a_say(
     return Say(shares, np.maximum(rest, 0.0))
 
 
+def try_on(modules: Modules, tried: Prototypes, passed: Pass, blend: Blend, config: AdaptConfig) -> Prototypes:
+    """Where the classes of these images are, for `Prototypes.misfit`; nothing is predicted with it."""
+    if not config.prototypes or config.weighting != "evidence":
+        return tried
+    kept = blend.weights[:, passed.columns]
+    return tried.learn(passed.names, modules.references, passed.features, kept, blend.probabilities)
+
+
 def predict(modules: Modules, state: State, passed: Pass, weights: Wide, config: AdaptConfig) -> Blend:
     """The blend of the top M: by head and prototypes or, without these, as in the paper."""
     plain, _ = blend(passed, weights, config)

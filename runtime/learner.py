@@ -27,6 +27,7 @@ from pluto_edge.runtime.state import Affines, Array, Gathered, State
 from pluto_edge.runtime.timing import Stages
 
 AVERAGE = 0.9  # of SAR's moving average
+ROUNDS = 2  # of a prediction: a module that does not fit the images leaves its say to the others
 
 
 class Learner:
@@ -44,13 +45,15 @@ class Learner:
         self._exported = State(network.selector)
         self.state = self._exported
         self._recent = np.zeros((0, network.bundle.manifest.dims.width), np.float32)  # x̂ of the last images
+        self._tried = Prototypes()  # of the images that were watched: who fits them
         self._left_out: frozenset[str] = frozenset()  # modules that said NaN or infinity when they last ran
         self._lock = threading.RLock()  # held to replace the state
         self._steps = threading.Lock()  # held for a whole step: they come one after another
 
     def predict(self, batch: ImageBatch, activations: bool = False) -> tuple[Blend, Pass]:
         """The blend, and the pass it was made from."""
-        blend, passed = self._predict(batch, self.state, self._recent, (), activations)
+        state = self.state
+        blend, passed, _ = self._predict(batch, state, self._recent, state.prototypes, activations=activations)
         self._tell_left_out(passed)
         self.delivery.deliver()
         return blend, passed
@@ -60,23 +63,39 @@ class Learner:
 
         What `seen` (passes of the same images) has of it already is not computed again.
         """
-        return self._predict(batch, self._exported, self._recent[:0], seen)[0]
+        return self._predict(batch, self._exported, self._recent[:0], Prototypes(), seen)[0]
 
     def _predict(
-        self, batch: ImageBatch, state: State, recent: Array, seen: Sequence[Pass], activations: bool = False
-    ) -> tuple[Blend, Pass]:
+        self,
+        batch: ImageBatch,
+        state: State,
+        recent: Array,
+        tried: Prototypes,
+        seen: Sequence[Pass] = (),
+        activations: bool = False,
+    ) -> tuple[Blend, Pass, Prototypes]:
+        """The blend, the pass it was made from, and `tried` with these images: it says who fits, and no more."""
         network, modules, config = self.network, self.network.modules, self.config
         with network.gate.urgent():
             if not beyond.applies(modules, config):
                 passed = network.run_finite(batch, state.affines, modules.specialists, seen=seen)
-                return _finite(self._without_step(passed, state)), passed
+                return _finite(self._without_step(passed, state)), passed, tried
             look = None if seen else self._look(batch)
             x_hat = np.concatenate([p.x_hat for p in seen]) if look is None else look.x_hat
-            say = beyond.who_has_a_say(modules, state.prototypes, _newest(recent, x_hat), x_hat, config)
-            names = say.names(modules)
-            passed = network.run_finite(batch, state.affines, names, seen=seen, look=look, activations=activations)
-            weights = say.weights(modules, state, passed)
-            return _finite(beyond.predict(modules, state, passed, weights, config)), passed
+            recent = _newest(recent, x_hat)
+            names: tuple[str, ...] = ()
+            for _ in range(ROUNDS):
+                say = beyond.who_has_a_say(modules, tried, recent, x_hat, config)
+                if set(say.names(modules)) <= set(names):
+                    break  # who has run fits
+                names = say.names(modules)
+                passed = network.run_finite(
+                    batch, state.affines, names, seen=seen, look=look, activations=activations
+                )
+                blend = _finite(beyond.predict(modules, state, passed, say.weights(modules, state, passed), config))
+                tried = beyond.try_on(modules, tried, passed, blend, config)
+                seen = seen or (passed,)
+            return blend, passed, tried
 
     def _look(self, batch: ImageBatch) -> Look:
         look = self.network.look(batch)
@@ -92,9 +111,18 @@ class Learner:
             for name in new:
                 self._emit(Event("module", self.state.steps, f"{name} is left out: what it says is not finite"))
 
-    def observe(self, x_hat: Array) -> None:
-        """Images that a stream shows: what is recent decides who has a say. Nothing is learned."""
-        self._recent = _newest(self._recent, x_hat)
+    def watch(self, batch: ImageBatch, activations: bool = False) -> tuple[Blend, Pass]:
+        """`predict` for a stream: how its images look, and which modules fit them, is kept for the next ones.
+
+        That decides who has a say. Nothing is learned.
+        """
+        blend, passed, self._tried = self._predict(
+            batch, self.state, self._recent, self._tried, activations=activations
+        )
+        self._recent = _newest(self._recent, passed.x_hat)
+        self._tell_left_out(passed)
+        self.delivery.deliver()
+        return blend, passed
 
     def step(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> tuple[Blend, Event]:
         """Algorithm 1: predict and learn. What is rolled back is predicted as if the step had not been.
@@ -143,7 +171,7 @@ class Learner:
     def _as_exported(self, batch: ImageBatch) -> Blend | None:
         """What the exported weights say, if that is finite."""
         try:
-            return self._predict(batch, self._exported, self._recent, ())[0]
+            return self._predict(batch, self._exported, self._recent, Prototypes())[0]
         except NotFiniteError:
             return None
 
@@ -158,7 +186,7 @@ class Learner:
         if not beyond.applies(self.network.modules, self.config):
             return algorithm.propose(self.network, before, batch, self.config, stages, seen)
         recent = self._recent
-        if not seen:  # a stream has observed its frames already
+        if not seen:  # a stream has watched its frames already
             recent = self._recent = _newest(self._recent, self._look(batch).x_hat)
         return beyond.propose(self.network, before, batch, self.config, stages, seen, recent)
 
@@ -175,7 +203,7 @@ class Learner:
                 top=None,
                 average=None,
             )
-            self._recent = self._recent[:0]
+            self._recent, self._tried = self._recent[:0], Prototypes()
             self._emit(Event("change", self.state.steps, reason))
         self.delivery.deliver()
 
@@ -198,7 +226,7 @@ class Learner:
                     prototypes=self.state.prototypes.without(module),
                 )
             else:
-                self._recent = self._recent[:0]
+                self._recent, self._tried = self._recent[:0], Prototypes()
             self.state = replace(state, steps=self.state.steps)
             self._emit(Event("reset", self.state.steps, module or "all modules and the selector"))
         self.delivery.deliver()
@@ -222,7 +250,7 @@ class Learner:
         """What is predicted, what the state becomes, and why if it is not the proposal's."""
         passed, config, classes = proposal.passed, self.config, self.network.bundle.manifest.dims.classes
         if any(n in before.affines for n in passed.left_out):  # what was learned may be why
-            plain = self._predict(batch, self._exported, self._recent, ())[0]
+            plain = self._predict(batch, self._exported, self._recent, Prototypes())[0]
             return _Judged(plain, self._exported, "rollback", "logits are not finite")
         blend = proposal.blend
         if not proposal.state.finite or not np.isfinite(blend.logits).all():

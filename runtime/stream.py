@@ -150,11 +150,8 @@ class Stream:
         image = ImageBatch(frame, manifest.preprocessing).cropped()
         if len(image) != 1:
             raise ImageError(f"a stream takes one frame at a time, got {len(image)}; Runtime.step takes batches")
-        learned_from = (
-            not self.frozen and self.batch >= beyond.ALIGN_FROM and self.learner.config.objective != "entropy"
-        )
-        blend, seen = self.learner.predict(image, activations=learned_from)
-        self.learner.observe(seen.x_hat)
+        aligns = self.batch >= beyond.ALIGN_FROM and self.learner.config.objective != "entropy"
+        blend, seen = self.learner.watch(image, activations=aligns and not self.frozen)
         prediction = Prediction.of(blend, manifest.classes)
         self._latencies.append(1e3 * (self._clock() - start))
         self._note(prediction, seen, log(manifest.dims.classes))

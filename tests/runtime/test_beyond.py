@@ -204,3 +204,20 @@ def test_a_mixed_batch_asks_both(network: Network) -> None:
     assert set(passed.names) >= {"domain-0", "domain-1"}
     columns = [list(network.modules).index(d) for d in ("domain-0", "domain-1")]
     assert blend.weights[:20, columns[0]].mean() > 0.9 and blend.weights[20:, columns[1]].mean() > 0.9
+
+
+def test_a_module_that_only_looks_right_leaves_its_say(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """x̂ may take one domain for another; the features of its module find out, without a step."""
+    domains = network.modules.domains
+    assert domains is not None
+    mistaken = np.zeros(2)
+    mistaken[0] = 1.0
+    monkeypatch.setattr(type(domains), "weigh", lambda self, recent, images: np.tile(mistaken, (len(images), 1)))
+    learner = Learner(network, AdaptConfig())
+    assert learner.predict(batch(network, "domain-0", 48))[1].names == ("domain-0",)
+    assert GENERALIST in learner.predict(batch(network, "other", 48))[1].names
+    frames = images("other", 48, network.bundle.manifest.preprocessing.size, 8)
+    ran = [
+        learner.watch(ImageBatch(frame[None], network.bundle.manifest.preprocessing))[1].names for frame in frames
+    ]
+    assert ran[0] == ("domain-0",) and ran[-1] == (GENERALIST,), "a stream keeps what it has found"
