@@ -225,7 +225,10 @@ def test_settings_in_a_name() -> None:
 @pytest.mark.parametrize(
     "name, what",
     [
-        ("tennt", "no method 'tennt'; there are: single, neo, t3a, lame, tent, eata, sar, foa, cotta, zero-shot, pluto"),
+        (
+            "tennt",
+            "no method 'tennt'; there are: single, neo, t3a, lame, tent, eata, sar, foa, cotta, zero-shot, pluto",
+        ),
         ("tent:rate=1", "no setting 'rate'; tent has: lr, momentum"),
         ("single:lr=1", "single has: none"),
         ("pluto:rho=-1", "rho: want"),
