@@ -40,15 +40,8 @@ CONDITIONS = ("clear", "fog", "glare", "motion_blur", "rain_drops", "low_light",
 KNOWN = ("clear", "colour_background", "fog", "low_light", "motion_blur", "sensor_noise")
 UNSEEN = ("glare", "rain_drops", "frost")
 
-STILL = (
-    "single",
-    "neo",
-    "t3a",
-    "lame",
-    "pluto-no-step",
-    "zero-shot",
-    "pluto-paper-selection",
-)  # what costs one pass over the images
+# what costs one pass over the images
+STILL = ("single", "neo", "t3a", "lame", "pluto-no-step", "zero-shot", "pluto-paper-selection")
 LEARNING = ("foa", "pluto", "pluto-paper", "pluto-joint")
 ENTROPY = ("tent", "eata", "sar")
 PARTS = ("pluto-no-evidence", "pluto-no-prototypes", "pluto-entropy", "pluto-both")
