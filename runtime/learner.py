@@ -9,6 +9,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log
 from pathlib import Path
 
@@ -27,7 +28,6 @@ from pluto_edge.runtime.state import Affines, Array, Gathered, State
 from pluto_edge.runtime.timing import Stages
 
 AVERAGE = 0.9  # of SAR's moving average
-ROUNDS = 2  # of a prediction: a module that does not fit the images leaves its say to the others
 
 
 class Learner:
@@ -83,19 +83,16 @@ class Learner:
             look = None if seen else self._look(batch)
             x_hat = np.concatenate([p.x_hat for p in seen]) if look is None else look.x_hat
             recent = _newest(recent, x_hat)
-            names: tuple[str, ...] = ()
-            for _ in range(ROUNDS):
-                say = beyond.who_has_a_say(modules, tried, recent, x_hat, config)
-                if set(say.names(modules)) <= set(names):
-                    break  # who has run fits
-                names = say.names(modules)
-                passed = network.run_finite(
-                    batch, state.affines, names, seen=seen, look=look, activations=activations
-                )
-                blend = _finite(beyond.predict(modules, state, passed, say.weights(modules, state, passed), config))
-                tried = beyond.try_on(modules, tried, passed, blend, config)
-                seen = seen or (passed,)
-            return blend, passed, tried
+            run = partial(network.run_finite, batch, state.affines, look=look, activations=activations)
+            say = beyond.who_has_a_say(modules, tried, recent, x_hat, config)
+            passed = run(say.names(modules), seen=seen)
+            blend = beyond.predict(modules, state, passed, say.weights(modules, state, passed), config)
+            tried = beyond.try_on(modules, tried, passed, blend, config)
+            say = beyond.who_has_a_say(modules, tried, recent, x_hat, config)  # who does not fit leaves its say
+            if not set(say.names(modules)) <= set(passed.names):
+                passed = run(say.names(modules), seen=seen or (passed,))
+            blend = beyond.predict(modules, state, passed, say.weights(modules, state, passed), config)
+            return _finite(blend), passed, tried
 
     def _look(self, batch: ImageBatch) -> Look:
         look = self.network.look(batch)

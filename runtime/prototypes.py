@@ -88,7 +88,8 @@ class Prototypes:
             return 0.0
         delta = say @ seen.moves(reference.means) / say.sum()
         far = reference.distances(delta[None], np.zeros((1, len(delta))))[0, 0]
-        return float(far / (1 / seen.counts.sum() + 1 / DRIFT))
+        chance = 1 / seen.counts.sum() + 1 / DRIFT + 1 / reference.signature.images  # of either mean
+        return float(far / chance)
 
     def predict(
         self,
