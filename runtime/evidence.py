@@ -28,7 +28,7 @@ ROUNDS = 12  # of expectation maximisation
 LEAST = 0.15  # of the recent images: a domain with a smaller share is taken for chance
 FITS, FEW, CHANCE = 0.85, 1.5, 1.5  # a domain fits below FITS + FEW/sqrt(images) + CHANCE sqrt(2/directions)
 SOFT = 0.1  # it is half trusted at that bound, and more or less around it
-MOVED, MOVED_SOFT = 1.4, 0.1  # the same for a module's features, `Prototypes.misfit`
+MOVED, MOVED_SOFT = 1.8, 0.1  # the same for a module's features, `Prototypes.misfit`
 
 
 @dataclass(frozen=True)
