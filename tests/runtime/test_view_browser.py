@@ -151,8 +151,9 @@ def test_is_it_helping(driver: Any, camera: Camera) -> None:
     camera.see("clear", 64)
     until_frame(driver, 64)
     metrics = camera.stream.metrics
-    wait(lambda: text(driver, "#differing") == f"{round(100 * metrics.differing)} %")
-    assert text(driver, "#compared") == f"of the last {metrics.compared} frames that were checked (every 16th is)"
+    checked = f"of the last {metrics.compared} frames that were checked (every 16th is)"
+    wait(lambda: text(driver, "#compared") == checked and text(driver, "#misfit") == f"{metrics.misfit:.1f}")
+    assert text(driver, "#differing") == f"{round(100 * metrics.differing)} %"
     assert text(driver, "#misfit") == f"{metrics.misfit:.1f}"
     assert text(driver, "#moved").startswith(
         f"{metrics.leader}; {metrics.misfit_first:.1f} when this condition began"
