@@ -1,6 +1,6 @@
 """The runtime's network, which remembers what exported modules say, and whose gradient graph serves any loss."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from math import exp, log
 from pathlib import Path
@@ -13,7 +13,6 @@ from pluto_edge.errors import BundleError
 from pluto_edge.evaluate.targets import Array, Recording, Stream, StreamBatch
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.network import MEAN_ENTROPY, Look, Network, Pass
-from pluto_edge.runtime.objective import Objective
 from pluto_edge.runtime.state import Affines
 
 Wide = NDArray[np.float64]
@@ -29,31 +28,11 @@ class RecordedNetwork(Network):
     PLUTO runs the modules that it has adapted. Results are those of `Network`.
     """
 
-    def run(
-        self,
-        batch: ImageBatch,
-        affines: Mapping[str, Affines],
-        names: Sequence[str] | None = None,
-        *,
-        differentiate: str | None = None,
-        objective: Objective = MEAN_ENTROPY,
-        seen: Sequence[Pass] = (),
-        look: Look | None = None,
-        activations: bool = False,
-    ) -> Pass:
-        known = activations and seen  # a recording has no activations
-        if isinstance(batch, StreamBatch) and batch.stream.recording is not None and not known:
-            seen = (self._recorded(batch, batch.stream.recording),)
-        return super().run(
-            batch,
-            affines,
-            names,
-            differentiate=differentiate,
-            objective=objective,
-            seen=seen,
-            look=look,
-            activations=activations,
-        )
+    def _known(self, batch: ImageBatch, seen: Sequence[Pass], activations: bool) -> Sequence[Pass]:
+        """The recording, unless activations are wanted, which it has none of, and the caller has a pass."""
+        if isinstance(batch, StreamBatch) and batch.stream.recording is not None and not (activations and seen):
+            return (self._recorded(batch, batch.stream.recording),)
+        return seen
 
     def look(self, batch: ImageBatch) -> Look:
         if isinstance(batch, StreamBatch) and batch.stream.recording is not None:

@@ -30,7 +30,7 @@ from pluto_edge.runtime.algorithm import (
 )
 from pluto_edge.runtime.alignment import align
 from pluto_edge.runtime.evidence import trust
-from pluto_edge.runtime.network import Modules, Network, Pass
+from pluto_edge.runtime.network import Look, Modules, Network, Pass
 from pluto_edge.runtime.objective import Objective
 from pluto_edge.runtime.prototypes import Prototypes
 from pluto_edge.runtime.state import State, Wide
@@ -75,20 +75,22 @@ class Say:
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def who_has_a_say(
-    modules: Modules,
-    prototypes: Prototypes,
-    recent: NDArray[np.floating],
-    x_hat: NDArray[np.floating],
-    config: AdaptConfig,
-) -> Say:
-    """From how the images and the recent ones look, and from how well each module's features fit so far."""
-    rest = np.ones(len(x_hat))
+def looks_like(
+    modules: Modules, recent: NDArray[np.floating], x_hat: NDArray[np.floating], config: AdaptConfig
+) -> Wide:
+    """How much of each image looks like each known domain, [B,N]; no column where nobody asks or knows."""
+    if config.weighting != "evidence" or modules.domains is None:
+        return np.zeros((len(x_hat), 0))
+    return modules.domains.weigh(recent, x_hat)
+
+
+def who_has_a_say(modules: Modules, prototypes: Prototypes, looks: Wide, config: AdaptConfig) -> Say:
+    """From how the images look, as `looks_like` says, and from how well each module's features fit so far."""
+    rest = np.ones(len(looks))
     if config.weighting == "generalist" and modules.generalist is not None:
         return Say({modules.generalist: rest}, np.zeros_like(rest))
     shares: dict[str, Wide] = {}
     if config.weighting == "evidence" and modules.domains is not None:
-        looks = modules.domains.weigh(recent, x_hat)
         for column, name in enumerate(modules.domains.names):
             share = looks[:, column] * trust(prototypes.misfit(name, modules.references[name]))
             if share.max() > LITTLE:
@@ -103,8 +105,13 @@ def try_on(modules: Modules, tried: Prototypes, passed: Pass, blend: Blend, conf
     """Where the classes of these images are, for `Prototypes.misfit`; nothing is predicted with it."""
     if not config.prototypes or config.weighting != "evidence":
         return tried
+    return _learned(modules, tried, passed, blend)
+
+
+def _learned(modules: Modules, prototypes: Prototypes, passed: Pass, blend: Blend) -> Prototypes:
+    """With these images, as they were predicted."""
     kept = blend.weights[:, passed.columns]
-    return tried.learn(passed.names, modules.references, passed.features, kept, blend.probabilities)
+    return prototypes.learn(passed.names, modules.references, passed.features, kept, blend.probabilities)
 
 
 def predict(modules: Modules, state: State, passed: Pass, weights: Wide, config: AdaptConfig) -> Blend:
@@ -124,17 +131,18 @@ def propose(
     config: AdaptConfig,
     stages: Stages,
     seen: Sequence[Pass],
+    look: Look,
     recent: NDArray[np.floating],
 ) -> Proposal:
-    """One step. `recent` are x̂ of the last images, this batch's among them."""
+    """One step. `look` is of the batch, `recent` are x̂ of the last images, this batch's among them."""
     modules, threshold = network.modules, reliable_below(network, config)
     aligning = config.sam == "batch" and config.objective != "entropy" and len(batch) >= ALIGN_FROM
-    look = None if seen else network.look(batch)
-    x_hat = np.concatenate([p.x_hat for p in seen]) if look is None else look.x_hat
+    with stages("forward"):
+        looks = looks_like(modules, recent, look.x_hat, config)
     proposed, before, gathered = state, 0.0, state.gathered
     for turn in range(ROUNDS if config.prototypes else 1):
         with stages("forward"):
-            say = who_has_a_say(modules, proposed.prototypes, recent, x_hat, config)
+            say = who_has_a_say(modules, proposed.prototypes, looks, config)
             names = say.names(modules)
             passed = network.run_finite(batch, state.affines, names, seen=seen, look=look, activations=aligning)
             seen = seen or (passed,)
@@ -145,11 +153,7 @@ def propose(
             weights = say.weights(modules, proposed, passed)
             blended = predict(modules, proposed, passed, weights, config)
             if config.prototypes:
-                kept = blended.weights[:, passed.columns]
-                learned = state.prototypes.learn(
-                    passed.names, modules.references, passed.features, kept, blended.probabilities
-                )
-                proposed = replace(proposed, prototypes=learned)
+                proposed = replace(proposed, prototypes=_learned(modules, state.prototypes, passed, blended))
     order = g.select(weights, config.top_m)[1]
     after = mixed_entropy(weights, passed)
     top = passed.names[order[0]]

@@ -80,22 +80,22 @@ class Learner:
             if not beyond.applies(modules, config):
                 passed = network.run_finite(batch, state.affines, modules.specialists, seen=seen)
                 return _finite(self._without_step(passed, state)), passed, tried
-            look = None if seen else self._look(batch)
-            x_hat = np.concatenate([p.x_hat for p in seen]) if look is None else look.x_hat
-            recent = _newest(recent, x_hat)
+            look = self._look(batch, seen)
+            looks = beyond.looks_like(modules, _newest(recent, look.x_hat), look.x_hat, config)
             run = partial(network.run_finite, batch, state.affines, look=look, activations=activations)
-            say = beyond.who_has_a_say(modules, tried, recent, x_hat, config)
+            say = beyond.who_has_a_say(modules, tried, looks, config)
             passed = run(say.names(modules), seen=seen)
             blend = beyond.predict(modules, state, passed, say.weights(modules, state, passed), config)
             tried = beyond.try_on(modules, tried, passed, blend, config)
-            say = beyond.who_has_a_say(modules, tried, recent, x_hat, config)  # who does not fit leaves its say
+            say = beyond.who_has_a_say(modules, tried, looks, config)  # who does not fit leaves its say
             if not set(say.names(modules)) <= set(passed.names):
                 passed = run(say.names(modules), seen=seen or (passed,))
             blend = beyond.predict(modules, state, passed, say.weights(modules, state, passed), config)
             return _finite(blend), passed, tried
 
-    def _look(self, batch: ImageBatch) -> Look:
-        look = self.network.look(batch)
+    def _look(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> Look:
+        """How the images look; what `seen` (passes of the same images) knows of it is not computed again."""
+        look = Look(np.concatenate([p.x_hat for p in seen]), None) if seen else self.network.look(batch)
         if not np.isfinite(look.x_hat).all():
             raise NotFiniteError("the images are not finite once they are embedded; look at mean and std")
         return look
@@ -182,10 +182,10 @@ class Learner:
     def _propose(self, before: State, batch: ImageBatch, stages: Stages, seen: Sequence[Pass]) -> Proposal:
         if not beyond.applies(self.network.modules, self.config):
             return algorithm.propose(self.network, before, batch, self.config, stages, seen)
-        recent = self._recent
+        look = self._look(batch, seen)
         if not seen:  # a stream has watched its frames already
-            recent = self._recent = _newest(self._recent, self._look(batch).x_hat)
-        return beyond.propose(self.network, before, batch, self.config, stages, seen, recent)
+            self._recent = _newest(self._recent, look.x_hat)
+        return beyond.propose(self.network, before, batch, self.config, stages, seen, look, self._recent)
 
     def reopen(self, reason: str) -> None:
         """Another domain: modules and prototypes start anew, from the exported selector; learned affines stay."""
@@ -288,7 +288,8 @@ class Learner:
         modules, config = self.network.modules, self.config
         if not beyond.applies(modules, config):
             return algorithm.blend(passed, selector.weights(state.selector, passed.x_hat, passed.logits), config)[0]
-        say = beyond.who_has_a_say(modules, state.prototypes, self._recent, passed.x_hat, config)
+        looks = beyond.looks_like(modules, self._recent, passed.x_hat, config)
+        say = beyond.who_has_a_say(modules, state.prototypes, looks, config)
         return beyond.predict(modules, state, passed, say.weights(modules, state, passed), config)
 
     def _unadapted(self, batch: ImageBatch, passed: Pass, state: State) -> Blend:

@@ -234,6 +234,7 @@ class Network:
         `activations` are wanted and those passes have none. `look` is what `look(batch)` gave.
         """
         objective.check(len(batch))
+        seen = self._known(batch, seen, activations)
         loaded = self.modules
         modules = {n: m for n, m in loaded.items() if names is None or n in names}
         used = {n: affines.get(n, m.exported) for n, m in modules.items()}
@@ -269,6 +270,10 @@ class Network:
             activations=np.stack(kept, axis=1) if activations else None,
             gradient=_combine(gradients, objective) if gradients else None,
         )
+
+    def _known(self, batch: ImageBatch, seen: Sequence[Pass], activations: bool) -> Sequence[Pass]:
+        """Passes of these images that need not be computed: what the caller has."""
+        return seen
 
     def run_finite(
         self,
@@ -311,9 +316,8 @@ class Network:
 
     def look(self, batch: ImageBatch) -> Look:
         """How the images look to the selector, before any module runs."""
-        parts = list(self._embedded(batch, None, self.micro_batch)) if len(batch) <= self.micro_batch else []
-        if parts:
-            ((_, tokens, x_hat),) = parts
+        if len(batch) <= self.micro_batch:
+            ((_, tokens, x_hat),) = self._embedded(batch, None, self.micro_batch)
             return Look(x_hat, tokens)
         return Look(np.concatenate([x for _, _, x in self._embedded(batch, None, self.micro_batch)]), None)
 
