@@ -29,7 +29,7 @@ def main() -> None:
     domains = [d for d in scan(options.data, per_class=options.per_class) if d.name in store.specialists]
     targets = options.only or [d.name for d in domains]
     targets = [t for t in targets if not (options.out / t).exists()]
-    recipe = Recipe(epochs=options.epochs, patience=options.patience)
+    recipe = Recipe(epochs=options.epochs, patience=options.patience, precision=options.precision)
     selector = SelectorRecipe(withhold=options.withhold, temperature=options.temperature)
     workers = Workers(options.jobs, options.threads)
     given = {t: options.generalists / f"{t}.safetensors" for t in targets} if options.generalists else {}
@@ -74,6 +74,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--epochs", type=int, default=Recipe.epochs, help="of a generalist, at most")
     parser.add_argument("--patience", type=int, default=Recipe.patience)
+    parser.add_argument("--precision", default=Recipe.precision, help="of training passes: fp32 or bf16")
     parser.add_argument("--jobs", type=int, default=1, help="generalists trained at the same time")
     parser.add_argument("--threads", type=int, help="of torch, for each job")
     return parser.parse_args()

@@ -104,6 +104,7 @@ def _recipe_arguments(group: argparse._ArgumentGroup) -> None:
         "patch_drop": "share of the patches left out at random",
         "patience": "epochs without a better validation before it stops",
         "seed": "of everything",
+        "precision": "of training passes, fp32 or bf16: half the time on a CPU with AVX512-BF16 or AMX",
     }
     for f in fields(Recipe):
         kind = float if f.name == "lr" else type(getattr(default, f.name))

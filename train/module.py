@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from pluto_edge.train.progress import Step, ignore
 
 HEAD = ("head_weight", "head_bias")
 PROBE_DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)
+Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,11 @@ class Recipe:
     patch_drop: float = 0.4
     patience: int = 4
     seed: int = 0
+    precision: Precision = "fp32"  # of training passes; bf16 is twice as fast on CPUs that multiply it
 
     def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise ConfigError(f"precision: want {' or '.join(get_args(Precision))}, got {self.precision!r}")
         for name in ("epochs", "batch", "patience"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: want at least 1, got {getattr(self, name)}")
@@ -152,9 +157,9 @@ class _Job:
         for turn, index in enumerate(torch.split(order, self.recipe.batch)):
             self._schedule(self.epoch * self.batches + turn)
             tokens = self._thinned(train.tokens[index], generator)
-            loss = F.cross_entropy(
-                self.vit.logits(tokens, self.module), train.labels[index], label_smoothing=self.recipe.smoothing
-            )
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.recipe.precision == "bf16"):
+                said = self.vit.logits(tokens, self.module)
+            loss = F.cross_entropy(said.float(), train.labels[index], label_smoothing=self.recipe.smoothing)
             if not torch.isfinite(loss):
                 raise ConfigError(f"training diverged in epoch {self.epoch + 1}; try a smaller learning rate")
             for optimizer in self.optimizers:
