@@ -3,7 +3,7 @@
     python benchmarks/datasets.py --archives ../shared/data --out runs/data
 
     pacs/<domain>/<class>                 as it is in the archive
-    cifar/clean/train|val/<class>         150 and 10 images a class of CIFAR-10's training split
+    cifar/clean/train|val/<class>         1,970 and 30 images a class of CIFAR-10's training split
     cifar-c/<corruption>-5/<class>        test images 0 to 29 of each class, all 15 corruptions
     cifar-probe/<corruption>-5/<class>    test images 30 to 39, corruptions with a module in the continual run
     cifar-source/<corruption>-5/<class>   the same of the validation images, for EATA's Fisher information
@@ -34,6 +34,7 @@ SOURCES = ("snow", "frost", "fog", "brightness")
 DIGITS = ("mnist", "mnist_m", "usps", "svhn")
 DIGIT_IMAGES = {"train": 200, "val": 100}
 METER_IMAGES = 250
+CIFAR_TRAIN, CIFAR_VAL = 1970, 30  # a class
 
 
 def main() -> None:
@@ -65,7 +66,7 @@ def pacs(archives: Path, out: Path) -> None:
 
 
 def cifar(archives: Path, out: Path) -> None:
-    for split, first, last in (("train", 0, 150), ("val", 150, 160)):
+    for split, first, last in (("train", 0, CIFAR_TRAIN), ("val", CIFAR_TRAIN, CIFAR_TRAIN + CIFAR_VAL)):
         _copy(archives / "cifar10.zip", "train", out / "clean" / split, first, last)
 
 
@@ -78,7 +79,7 @@ def cifar_probe(archives: Path, out: Path) -> None:
 
 
 def cifar_source(archives: Path, out: Path) -> None:
-    _corrupt(archives, out, SOURCES, "train", 150, 160)
+    _corrupt(archives, out, SOURCES, "train", CIFAR_TRAIN, CIFAR_TRAIN + 10)
 
 
 def digits(archives: Path, out: Path) -> None:

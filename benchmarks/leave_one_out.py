@@ -15,10 +15,10 @@ from pathlib import Path
 from pluto_edge._files import whole_folder
 from pluto_edge.export.exporter import run_export
 from pluto_edge.store import Store
+from pluto_edge.train.cli import add_recipe_arguments, read_recipe
 from pluto_edge.train.data import scan
 from pluto_edge.train.jobs import Workers
 from pluto_edge.train.leave_out import leave_out, train_generalists
-from pluto_edge.train.module import Recipe
 from pluto_edge.train.progress import Bars
 from pluto_edge.train.selector import SelectorRecipe
 
@@ -26,10 +26,14 @@ from pluto_edge.train.selector import SelectorRecipe
 def main() -> None:
     options = parse()
     store = Store(options.store)
-    domains = [d for d in scan(options.data, per_class=options.per_class) if d.name in store.specialists]
+    domains = [
+        d
+        for d in scan(options.data, val_share=options.val_share, per_class=options.per_class, seed=options.seed)
+        if d.name in store.specialists
+    ]
     targets = options.only or [d.name for d in domains]
     targets = [t for t in targets if not (options.out / t).exists()]
-    recipe = Recipe(epochs=options.epochs, patience=options.patience, precision=options.precision)
+    recipe = read_recipe(options)
     selector = SelectorRecipe(withhold=options.withhold, temperature=options.temperature)
     workers = Workers(options.jobs, options.threads)
     given = {t: options.generalists / f"{t}.safetensors" for t in targets} if options.generalists else {}
@@ -61,7 +65,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("store", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--per-class", type=int, help="as given to pluto train")
     parser.add_argument("--only", action="append", metavar="TARGET", help="this target only (may be repeated)")
     parser.add_argument("--withhold", type=float, default=SelectorRecipe.withhold)
     parser.add_argument("--temperature", type=float, default=SelectorRecipe.temperature)
@@ -72,9 +75,7 @@ def parse() -> argparse.Namespace:
         metavar="FOLDER",
         help="take trained generalists from FOLDER/<target>.safetensors instead of training them",
     )
-    parser.add_argument("--epochs", type=int, default=Recipe.epochs, help="of a generalist, at most")
-    parser.add_argument("--patience", type=int, default=Recipe.patience)
-    parser.add_argument("--precision", default=Recipe.precision, help="of training passes: fp32 or bf16")
+    add_recipe_arguments(parser.add_argument_group("the generalists' recipe, as given to pluto train"))
     parser.add_argument("--jobs", type=int, default=1, help="generalists trained at the same time")
     parser.add_argument("--threads", type=int, help="of torch, for each job")
     return parser.parse_args()

@@ -65,6 +65,7 @@ def _cotta(bench: Bench, module: str, config: CottaConfig) -> Adapter:
 PAPER: Mapping[str, object] = {
     "weighting": "selector",
     "prototypes": False,
+    "continuity": False,
     "objective": "entropy",
     "ln_lr": None,
     "min_reliable": 0,
@@ -77,6 +78,7 @@ PLUTO_PARTS: Mapping[str, Mapping[str, object]] = {
     "pluto-joint": {"weighting": "generalist"},
     "pluto-no-evidence": {"weighting": "selector"},
     "pluto-no-prototypes": {"prototypes": False},
+    "pluto-no-continuity": {"continuity": False},
     "pluto-no-step": {"sam": None},
     "pluto-entropy": {"objective": "entropy"},
     "pluto-both": {"objective": "both"},

@@ -26,6 +26,8 @@ class AdaptConfig:
             a signature leave it all to the selector. `selector`: the paper's, over the specialists. `generalist`:
             nobody else.
         prototypes: class prototypes that follow the stream, beside the head (modules with a signature).
+        continuity: in `step` and in streams an image's neighbours help to predict it, if classes come in runs
+            (modules with a signature).
         top_m: modules that are blended; None blends all that have a say.
         selector: update the selector on every batch that it is asked about.
         selector_lr, selector_optimizer, selector_steps: how.
@@ -49,6 +51,7 @@ class AdaptConfig:
 
     weighting: Weighting = "evidence"
     prototypes: bool = True
+    continuity: bool = True
     top_m: int | None = None
     selector: bool = True
     selector_lr: float = 1e-3
@@ -69,7 +72,7 @@ class AdaptConfig:
     @classmethod
     def paper(cls) -> "AdaptConfig":
         """Algorithm 1 to the letter: the selector's weights, and entropy for the affines."""
-        return cls(weighting="selector", prototypes=False, objective="entropy", min_reliable=0)
+        return cls(weighting="selector", prototypes=False, continuity=False, objective="entropy", min_reliable=0)
 
     def __post_init__(self) -> None:
         _check_name("weighting", self.weighting, Weighting)

@@ -20,6 +20,7 @@ from pluto_edge.errors import ConfigError, NotFiniteError
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import algorithm, beyond, guard, persistence, selector
 from pluto_edge.runtime.algorithm import Blend, Proposal
+from pluto_edge.runtime.continuity import Continuity
 from pluto_edge.runtime.events import MAX_EVENTS, Delivery, Event, Kind
 from pluto_edge.runtime.evidence import WINDOW
 from pluto_edge.runtime.network import Look, Network, Pass
@@ -46,6 +47,7 @@ class Learner:
         self.state = self._exported
         self._recent = np.zeros((0, network.bundle.manifest.dims.width), np.float32)  # x̂ of the last images
         self._tried = Prototypes()  # of the images that were watched: who fits them
+        self._continuity = Continuity()  # of the images that were followed
         self._left_out: frozenset[str] = frozenset()  # modules that said NaN or infinity when they last ran
         self._lock = threading.RLock()  # held to replace the state
         self._steps = threading.Lock()  # held for a whole step: they come one after another
@@ -120,6 +122,15 @@ class Learner:
         self._tell_left_out(passed)
         self.delivery.deliver()
         return blend, passed
+
+    def follow(self, blend: Blend) -> Blend:
+        """What was said of the stream's next images, in the light of those before them and of each other."""
+        if not (self.config.continuity and self.network.modules.references):
+            return blend
+        alone = np.maximum(blend.probabilities, np.finfo(np.float64).tiny)
+        with self._lock:
+            followed, self._continuity = self._continuity.follow(alone)
+        return replace(blend, logits=blend.logits + np.log(followed / alone))
 
     def step(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> tuple[Blend, Event]:
         """Algorithm 1: predict and learn. What is rolled back is predicted as if the step had not been.
@@ -200,7 +211,7 @@ class Learner:
                 top=None,
                 average=None,
             )
-            self._recent, self._tried = self._recent[:0], Prototypes()
+            self._start_watching_anew()
             self._emit(Event("change", self.state.steps, reason))
         self.delivery.deliver()
 
@@ -223,10 +234,14 @@ class Learner:
                     prototypes=self.state.prototypes.without(module),
                 )
             else:
-                self._recent, self._tried = self._recent[:0], Prototypes()
+                self._start_watching_anew()
             self.state = replace(state, steps=self.state.steps)
             self._emit(Event("reset", self.state.steps, module or "all modules and the selector"))
         self.delivery.deliver()
+
+    def _start_watching_anew(self) -> None:
+        """Nothing is known of the images so far: how they look, who fits them, whether one tells of the next."""
+        self._recent, self._tried, self._continuity = self._recent[:0], Prototypes(), Continuity()
 
     def save(self, path: str | Path) -> None:
         persistence.save(Path(path), self.state, self.network.bundle.hash)

@@ -152,11 +152,12 @@ class Stream:
             raise ImageError(f"a stream takes one frame at a time, got {len(image)}; Runtime.step takes batches")
         aligns = self.batch >= beyond.ALIGN_FROM and self.learner.config.objective != "entropy"
         blend, seen = self.learner.watch(image, activations=aligns and not self.frozen)
-        prediction = Prediction.of(blend, manifest.classes)
+        alone = Prediction.of(blend, manifest.classes)
+        prediction = Prediction.of(self.learner.follow(blend), manifest.classes)
         self._latencies.append(1e3 * (self._clock() - start))
-        self._note(prediction, seen, log(manifest.dims.classes))
+        self._note(prediction, alone, seen, log(manifest.dims.classes))
         if self.learner.frame % EVERY == 0 and not self.frozen:
-            self._canary.compare(image, seen, int(prediction.labels[0]))
+            self._canary.compare(image, seen, int(alone.labels[0]))
         self._gather(_Frame(image, seen))
         return prediction
 
@@ -239,8 +240,11 @@ class Stream:
             **vars(self._canary.signs),
         )
 
-    def _note(self, prediction: Prediction, seen: Pass, most: float) -> None:
-        """The frame goes on the timeline, and its signals to the detector."""
+    def _note(self, prediction: Prediction, alone: Prediction, seen: Pass, most: float) -> None:
+        """The frame goes on the timeline, and its signals to the detector.
+
+        These are of the frame alone: when a run of one class ends, that is no change of domain.
+        """
         entropy, weights = float(prediction.entropy[0]), prediction.weights[0]
         self.learner.frame += 1
         self._points.append(
@@ -260,7 +264,7 @@ class Stream:
         self._ran = seen.names
         if beyond.applies(self.learner.network.modules, self.learner.config):
             weights = np.zeros_like(weights)  # they follow from x̂, and jump where two domains are alike
-        change = self._detector.update(entropy / most, weights, seen.x_hat[0])
+        change = self._detector.update(float(alone.entropy[0]) / most, weights, seen.x_hat[0])
         if change:
             if self._on_change == "reopen" and not self.frozen:
                 self._forget()

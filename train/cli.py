@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "there is one, trained anew when a domain is added)",
     )
     _backbone_arguments(parser.add_argument_group("backbone (with --out)"))
-    _recipe_arguments(parser.add_argument_group("recipe (the defaults suit a few hundred images a domain)"))
+    add_recipe_arguments(parser.add_argument_group("recipe (the defaults suit a few hundred images a domain)"))
     _selector_arguments(parser.add_argument_group("selector (the paper's: --withhold 0 --temperature 1)"))
     add_corruption_arguments(parser.add_argument_group("corruption domains, made from one clean folder"))
     running = parser.add_argument_group("running")
@@ -91,7 +91,7 @@ def _backbone_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--bottleneck", type=int, help=f"of adapters (default: {SIZES['adapter']})")
 
 
-def _recipe_arguments(group: argparse._ArgumentGroup) -> None:
+def add_recipe_arguments(group: argparse._ArgumentGroup) -> None:
     default = Recipe()
     helps = {
         "epochs": "at most",
@@ -151,8 +151,12 @@ def add_corruption_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--severities", default="1-5", help="for example 3, 1-5 or 1,3,5 (default: 1-5)")
 
 
+def read_recipe(options: argparse.Namespace) -> Recipe:
+    return Recipe(**{f.name: getattr(options, f.name) for f in fields(Recipe)})
+
+
 def run(options: argparse.Namespace) -> int:
-    recipe = Recipe(**{f.name: getattr(options, f.name) for f in fields(Recipe)})
+    recipe = read_recipe(options)
     workers = Workers(options.jobs, options.threads, options.ray)
     domains = choose_domains(options)
     store = open_store(options, domains)

@@ -17,7 +17,7 @@ from pluto_edge.runtime.state import Affines
 from pluto_edge.train.signature import make_signature
 
 NAMES = ("domain-0", "domain-1", "domain-2")
-CONFIG = AdaptConfig(selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95)
+CONFIG = AdaptConfig(continuity=False, selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95)
 
 
 def rewrite(bundle: Path, name: str, change: Callable[[dict[str, np.ndarray]], None]) -> None:

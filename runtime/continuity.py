@@ -1,0 +1,83 @@
+"""What a camera saw a moment ago it often still sees: one image tells something of the next.
+
+A stream is taken for a chain of classes. From one image to the next the class stays with probability s, or else
+any class follows. Nobody says how sticky a stream is; so a filter runs for each of several s, beside the one with
+s = 0, in which images have nothing to do with each other. A filter's weight grows as it foresees the images:
+
+    foreseen_k  = s · belief_k + (1 - s) / K
+    belief_k    ∝ foreseen_k · p_k                              p: what the image says by itself
+    weight      ∝ ((1 - α) weight + α prior) · Σ foreseen_k p_k
+
+The answer is the weighted average of the filters. On a shuffled stream every s > 0 foresees so badly that the
+answer is p itself. Where classes come in runs, the neighbours decide a doubtful image. Within a batch later images speak
+for earlier ones, too (forward-backward); frame by frame only the past does. The share α of the prior (Herbster and
+Warmuth's fixed share) lets a stream that was sticky for hours stop being so within a few images.
+(Beyond the paper. The numbers were chosen on development domains: docs/adaptation.md.)
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Wide = NDArray[np.float64]
+
+STICKY = np.array([0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99])
+INDEPENDENT = 0.9  # how sure it is, before any image, that images have nothing to do with each other
+DOUBT = 0.02  # that an image says nothing: no single one, however sure, breaks or makes a run
+ALPHA = 1 / 128  # once in so many images a stream changes its habits
+
+PRIOR = np.where(STICKY == 0, INDEPENDENT, (1 - INDEPENDENT) / (len(STICKY) - 1))
+
+
+@dataclass(frozen=True)
+class Continuity:
+    """What the images so far make one expect of the next.
+
+    Attributes:
+        beliefs: [S,K], for every s the probability of each class for the last image; None before the first.
+        weights: [S], of the filters; they sum to 1.
+    """
+
+    beliefs: Wide | None = None
+    weights: Wide = field(default_factory=lambda: PRIOR)
+
+    @property
+    def stickiness(self) -> float:
+        """The expected s: 0 where images have nothing to do with each other."""
+        return float(self.weights @ STICKY)
+
+    def follow(self, probabilities: Wide) -> tuple[Wide, "Continuity"]:
+        """The next images [B,K], in the order in which they came; gives their probabilities, and what is next."""
+        classes = probabilities.shape[1]
+        says = (1 - DOUBT) * probabilities + DOUBT / classes
+        forward, weights = self._forward(says)
+        found = forward * _backward(says)
+        found = found / found.sum(axis=2, keepdims=True)
+        found[:, STICKY == 0] = probabilities[:, None]
+        return np.einsum("s,bsk->bk", weights, found), Continuity(forward[-1], weights)
+
+    def _forward(self, says: Wide) -> tuple[Wide, Wide]:
+        """Beliefs [B,S,K] after each image, from it and those before it; and the weights after the last."""
+        classes, stay = says.shape[1], STICKY[:, None]
+        belief = np.full((len(STICKY), classes), 1 / classes) if self.beliefs is None else self.beliefs
+        weights, beliefs = self.weights, []
+        for one in says:
+            joint = (stay * belief + (1 - stay) / classes) * one
+            total = joint.sum(axis=1)
+            belief = joint / total[:, None]
+            weights = ((1 - ALPHA) * weights + ALPHA * PRIOR) * total
+            weights = weights / weights.sum()
+            beliefs.append(belief)
+        return np.stack(beliefs), weights
+
+
+def _backward(says: Wide) -> Wide:
+    """What the images after each one say of its class, up to a factor: [B,S,K]."""
+    stay = STICKY[:, None]
+    later = [np.ones((len(STICKY), says.shape[1]))]
+    for one in says[:0:-1]:
+        joint = one * later[-1]
+        found = stay * joint + (1 - stay) * joint.mean(axis=1, keepdims=True)
+        later.append(found / found.max(axis=1, keepdims=True))
+    return np.stack(later[::-1])
