@@ -9,9 +9,9 @@ s = 0, in which images have nothing to do with each other. A filter's weight gro
     weight      ∝ ((1 - α) weight + α prior) · Σ foreseen_k p_k
 
 The answer is the weighted average of the filters. On a shuffled stream every s > 0 foresees so badly that the
-answer is p itself. Where classes come in runs, the neighbours decide a doubtful image. Within a batch later images speak
-for earlier ones, too (forward-backward); frame by frame only the past does. The share α of the prior (Herbster and
-Warmuth's fixed share) lets a stream that was sticky for hours stop being so within a few images.
+answer is p itself. Where classes come in runs, the neighbours decide a doubtful image. Within a batch later images
+speak for earlier ones, too (forward-backward); frame by frame only the past does. The share α of the prior (the
+fixed share of Herbster and Warmuth) lets a stream that was sticky for hours stop being so within a few images.
 (Beyond the paper. The numbers were chosen on development domains: docs/adaptation.md.)
 """
 
