@@ -1,8 +1,9 @@
 """A step beyond the paper: evidence says who has a say, prototypes help to predict, alignment is what is learned.
 
 It has the frame of Algorithm 1 (`algorithm.py`), and each part stands alone: `evidence.py` (which domain is this?),
-`prototypes.py` (where are the classes here?), `alignment.py` (what the affines should undo). `AdaptConfig` switches
-each one off. Modules without a signature know nothing of all this; a runtime of such modules follows the paper.
+`prototypes.py` (where are the classes here?), `continuity.py` (does one image tell of the next?), `alignment.py`
+(what the affines should undo). `AdaptConfig` switches each one off. Modules without a signature know nothing of all
+this; a runtime of such modules follows the paper.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from pluto_edge.runtime.algorithm import (
     update_selector,
 )
 from pluto_edge.runtime.alignment import align
+from pluto_edge.runtime.continuity import Continuity
 from pluto_edge.runtime.evidence import trust
 from pluto_edge.runtime.network import Look, Modules, Network, Pass
 from pluto_edge.runtime.objective import Objective
@@ -105,13 +107,19 @@ def try_on(modules: Modules, tried: Prototypes, passed: Pass, blend: Blend, conf
     """Where the classes of these images are, for `Prototypes.misfit`; nothing is predicted with it."""
     if not config.prototypes or config.weighting != "evidence":
         return tried
-    return _learned(modules, tried, passed, blend)
+    return _learned(modules, tried, passed, blend, None)
 
 
-def _learned(modules: Modules, prototypes: Prototypes, passed: Pass, blend: Blend) -> Prototypes:
-    """With these images, as they were predicted."""
+def _learned(
+    modules: Modules, prototypes: Prototypes, passed: Pass, blend: Blend, continuity: Continuity | None
+) -> Prototypes:
+    """With these images, as they were predicted; in the light of each other, where they are a stream's."""
+    probabilities, independence = blend.probabilities, 0.0
+    if continuity is not None:
+        probabilities, after = continuity.follow(probabilities)
+        independence = after.independence
     kept = blend.weights[:, passed.columns]
-    return prototypes.learn(passed.names, modules.references, passed.features, kept, blend.probabilities)
+    return prototypes.learn(passed.names, modules.references, passed.features, kept, probabilities, independence)
 
 
 def predict(modules: Modules, state: State, passed: Pass, weights: Wide, config: AdaptConfig) -> Blend:
@@ -133,8 +141,13 @@ def propose(
     seen: Sequence[Pass],
     look: Look,
     recent: NDArray[np.floating],
+    continuity: Continuity | None,
 ) -> Proposal:
-    """One step. `look` is of the batch, `recent` are x̂ of the last images, this batch's among them."""
+    """One step.
+
+    `look` is of the batch, `recent` are x̂ of the last images, this batch's among them, and `continuity` is that of
+    the images before it, if one image is to tell of the next.
+    """
     modules, threshold = network.modules, reliable_below(network, config)
     aligning = config.sam == "batch" and config.objective != "entropy" and len(batch) >= ALIGN_FROM
     with stages("forward"):
@@ -153,7 +166,8 @@ def propose(
             weights = say.weights(modules, proposed, passed)
             blended = predict(modules, proposed, passed, weights, config)
             if config.prototypes:
-                proposed = replace(proposed, prototypes=_learned(modules, state.prototypes, passed, blended))
+                learned = _learned(modules, state.prototypes, passed, blended, continuity)
+                proposed = replace(proposed, prototypes=learned)
     order = g.select(weights, config.top_m)[1]
     after = mixed_entropy(weights, passed)
     top = passed.names[order[0]]

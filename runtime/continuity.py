@@ -47,6 +47,11 @@ class Continuity:
         """The expected s: 0 where images have nothing to do with each other."""
         return float(self.weights @ STICKY)
 
+    @property
+    def independence(self) -> float:
+        """How far an image's class says nothing of the next: 1 on a shuffled stream, near 0 in long runs."""
+        return ((1 - self.stickiness) / (1 + self.stickiness)) ** 2
+
     def follow(self, probabilities: Wide) -> tuple[Wide, "Continuity"]:
         """The next images [B,K], in the order in which they came; gives their probabilities, and what is next."""
         classes = probabilities.shape[1]

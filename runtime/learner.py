@@ -196,7 +196,10 @@ class Learner:
         look = self._look(batch, seen)
         if not seen:  # a stream has watched its frames already
             self._recent = _newest(self._recent, look.x_hat)
-        return beyond.propose(self.network, before, batch, self.config, stages, seen, look, self._recent)
+        continuity = replace(self._continuity, beliefs=None) if seen else self._continuity
+        return beyond.propose(
+            self.network, before, batch, self.config, stages, seen, look, self._recent, continuity
+        )
 
     def reopen(self, reason: str) -> None:
         """Another domain: modules and prototypes start anew, from the exported selector; learned affines stay."""

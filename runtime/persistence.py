@@ -27,8 +27,9 @@ from pluto_edge.runtime.prototypes import Prototypes, Seen
 from pluto_edge.runtime.state import Affines, State
 from pluto_edge.version import WRITER
 
-# 1 and 2 had mean logits for re-centring, which are passed over; up to 3 the digest was of the tensors alone
-SCHEMA_VERSION = 4
+# 1 and 2 had mean logits for re-centring, which are passed over; up to 3 the digest was of the tensors alone;
+# up to 4 prototypes had no mean of all images
+SCHEMA_VERSION = 5
 GROUPS = ("selector", "moments", "affines", "momentum", "prototypes", "centre")
 
 Tensors = dict[str, NDArray[Any]]
@@ -43,7 +44,7 @@ def save(path: Path, state: State, bundle: str) -> None:
         for name, affines in values.items():
             tensors |= {f"{group}.{name}.scale": affines.scale, f"{group}.{name}.bias": affines.bias}
     for name, seen in state.prototypes.modules.items():
-        tensors |= {f"prototypes.{name}.counts": seen.counts, f"prototypes.{name}.sums": seen.sums}
+        tensors |= {f"prototypes.{name}.{part}": value for part, value in vars(seen).items()}
     counters = {f.name: getattr(state, f.name) for f in fields(_Counters)}
     metadata = {
         "schema_version": str(SCHEMA_VERSION),
@@ -163,7 +164,7 @@ def _state(tensors: Tensors, metadata: Mapping[str, str], exported: State, netwo
         moments=_moments(groups["moments"], exported),
         affines=affines,
         momentum=momentum,
-        prototypes=_prototypes(groups["prototypes"], dims),
+        prototypes=_prototypes(groups["prototypes"], dims, int(metadata["schema_version"])),
         **vars(_counters(metadata["counters"], dims.classes)),
     )
     unknown = sorted((affines.keys() | momentum.keys()) - network.modules.keys())
@@ -213,14 +214,17 @@ def _affines(group: Tensors, what: str, shape: tuple[int, ...]) -> dict[str, Aff
     return {name: Affines(group[f"{name}.scale"], group[f"{name}.bias"]) for name in names}
 
 
-def _prototypes(group: Tensors, dims: Dims) -> Prototypes:
+def _prototypes(group: Tensors, dims: Dims, version: int) -> Prototypes:
     names = sorted({key.rpartition(".")[0] for key in group})
-    shapes = {"counts": (dims.classes,), "sums": (dims.classes, dims.width)}
-    _check(group, {f"{n}.{k}": v for n in names for k, v in shapes.items()}, "prototypes", np.float64)
+    empty = vars(Seen.nothing(dims.classes, dims.width))
+    if version < 5:
+        group = {f"{n}.{part}": empty[part] for n in names for part in ("count", "total")} | group
+    _check(group, {f"{n}.{k}": v.shape for n in names for k, v in empty.items()}, "prototypes", np.float64)
     for name in names:
-        if (group[f"{name}.counts"] < 0).any():
-            raise _NotWhole(f"prototypes.{name}.counts: want at least 0")
-    return Prototypes({n: Seen(group[f"{n}.counts"], group[f"{n}.sums"]) for n in names})
+        for part in ("counts", "count"):
+            if (group[f"{name}.{part}"] < 0).any():
+                raise _NotWhole(f"prototypes.{name}.{part}: want at least 0")
+    return Prototypes({n: Seen(**{part: group[f"{n}.{part}"] for part in empty}) for n in names})
 
 
 def _check(

@@ -214,7 +214,7 @@ def full(path: Path, optimizer: bool = True) -> dict[str, Any]:
     for key, value in SELECTOR.tensors.items():
         moments |= {f"m.{key}": np.zeros(value.shape), f"v.{key}": np.ones(value.shape)}
     affines = {"m": Affines(np.ones(DIMS.ln_shape, np.float32), np.ones(DIMS.ln_shape, np.float32))}
-    seen = Seen(np.ones(7), np.ones((7, 48)))
+    seen = Seen(np.ones(7), np.ones((7, 48)), np.ones(1), np.ones(48))
     whole = State(
         SELECTOR,
         moments=moments if optimizer else {},

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pluto_edge.runtime.prototypes import COMMON, HORIZON, KAPPA, Prototypes, Seen
+from pluto_edge.runtime.continuity import Continuity
+from pluto_edge.runtime.prototypes import ANY, COMMON, HORIZON, KAPPA, Prototypes, Seen
 from pluto_edge.signature import Reference, Signature
 
 WIDTH, CLASSES = 16, 4
@@ -47,9 +48,12 @@ def logits(features: Wide) -> Wide:
     return np.asarray(features @ reference().means.T)
 
 
-def play(labels: NDArray[np.intp], shift: Wide, batch: int = 16, seed: int = 0) -> tuple[float, float, Prototypes]:
+def play(
+    labels: NDArray[np.intp], shift: Wide, batch: int = 16, seed: int = 0, continuity: Continuity | None = None
+) -> tuple[float, float, Prototypes]:
     """Accuracy as exported and with prototypes, over a stream, and where they end."""
     known, state, right = {"m": reference()}, Prototypes(), []
+    independence = 0.0
     features = draw(labels, shift, seed)
     for start in range(0, len(labels), batch):
         part = slice(start, start + batch)
@@ -57,7 +61,10 @@ def play(labels: NDArray[np.intp], shift: Wide, batch: int = 16, seed: int = 0) 
         ones = np.ones((len(f), 1))
         p = state.predict(["m"], known, l, f, ones)
         right.append(p.argmax(axis=1) == labels[part])
-        state = state.learn(["m"], known, f, ones, p)
+        if continuity is not None:
+            p, continuity = continuity.follow(p)
+            independence = continuity.independence
+        state = state.learn(["m"], known, f, ones, p, independence)
     plain = float((logits(features).argmax(axis=1) == labels).mean())
     return plain, float(np.concatenate(right).mean()), state
 
@@ -78,13 +85,26 @@ def test_the_formulas() -> None:
     counts, means = rng.random(CLASSES) * 30, rng.standard_normal((CLASSES, WIDTH))
     counts[2] = 0
     known = reference()
-    state = Prototypes({"m": Seen(counts, counts[:, None] * means)})
+    count, mean = np.array([12.0]), rng.standard_normal(WIDTH)
+    state = Prototypes({"m": Seen(counts, counts[:, None] * means, count, count * mean)})
     a = [KAPPA * n / (KAPPA + n) for n in counts]
     delta = sum(w * (m - c) for w, m, c in zip(a, means, known.means, strict=True)) / (COMMON + sum(a))
+    delta = (ANY * delta + 12.0 * (mean - sum(known.means) / CLASSES)) / (ANY + 12.0)
     want = [(KAPPA * (c + delta) + n * m) / (KAPPA + n) for n, m, c in zip(counts, means, known.means, strict=True)]
     got_delta, got = state.move("m", known)
     np.testing.assert_allclose(got_delta, delta, rtol=1e-10)
     np.testing.assert_allclose(got, want, rtol=1e-10)
+
+
+def test_the_mean_of_all_images_helps_where_classes_come_at_random() -> None:
+    """A move so large that hardly an image is sure; and the same stream, sorted by class, is not mistaken."""
+    labels, shift = shuffled(), np.full(WIDTH, 1.5)
+    _, by_class, _ = play(labels, shift)
+    _, by_mean, _ = play(labels, shift, continuity=Continuity())
+    assert by_mean > by_class + 0.02
+    plain, in_order, state = play(np.sort(labels), moved(0), continuity=Continuity())
+    assert in_order > plain - 0.02
+    assert state.modules["m"].count[0] < 0.1 * len(labels)
 
 
 def test_nothing_seen_is_the_source() -> None:
@@ -135,7 +155,7 @@ def test_images_from_nowhere_hardly_count() -> None:
     ones = np.ones((64, 1))
     p = Prototypes().predict(["m"], known, logits(far)[:, None], far[:, None], ones)
     assert p.max() > 0.9
-    state = Prototypes().learn(["m"], known, far[:, None], ones, p)
+    state = Prototypes().learn(["m"], known, far[:, None], ones, p, 0.0)
     assert state.modules["m"].counts.sum() < 1.0
 
 
@@ -157,7 +177,7 @@ def test_a_module_without_a_signature_takes_part_as_it_is() -> None:
     p = Prototypes().predict(["plain"], {}, values, features[:, None], np.ones((20, 1)))
     e = np.exp(values[:, 0] - values[:, 0].max(axis=1, keepdims=True))
     np.testing.assert_allclose(p, e / e.sum(axis=1, keepdims=True), rtol=1e-6)
-    assert not Prototypes().learn(["plain"], {}, features[:, None], np.ones((20, 1)), p).modules
+    assert not Prototypes().learn(["plain"], {}, features[:, None], np.ones((20, 1)), p, 1.0).modules
 
 
 def test_distance_that_says_nothing_leaves_the_head() -> None:
@@ -184,5 +204,5 @@ def test_whatever_comes_is_a_probability(count: int, level: float, spread: float
     for _ in range(3):
         p = state.predict(["m"], known, values, features, weights)
         assert np.isfinite(p).all() and p.sum(axis=1) == pytest.approx(np.ones(count))
-        state = state.learn(["m"], known, features, weights, p)
+        state = state.learn(["m"], known, features, weights, p, 1.0)
         assert state.finite
