@@ -30,10 +30,10 @@ from pluto_edge.signature import Reference
 Array = NDArray[np.float32]
 Wide = NDArray[np.float64]
 
-KAPPA = 40.0  # images of a class that count as much as its source
+KAPPA = 20.0  # images of a class that count as much as its source
 COMMON = 100.0  # κ₀, the same for the move of all classes together
 ANY = 50.0  # κ₁, images of any class whose mean counts as much as the classes'
-SURE = 0.5  # probability from which on an image counts for its class
+SURE = 0.7  # probability from which on an image counts for its class
 HORIZON = 512.0  # images that the means reach back
 FAR = 4.0  # in deviations: images that are farther from every prototype count less, with the square of the distance
 DRIFT = 64.0  # images whose mean is as uncertain as a known domain may drift
