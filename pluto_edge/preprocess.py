@@ -75,10 +75,11 @@ class Preprocessing:
         """One image as [H, W, 3] bytes, resized and cropped."""
         try:
             return np.asarray(self.resize(to_rgb(image)))
-        except (MemoryError, OSError, ValueError) as cause:
-            if isinstance(cause, ImageError):
-                raise
-            raise ImageError(f"an image of {image.width} x {image.height} cannot be resized ({cause})") from cause
+        except ImageError:
+            raise
+        except Exception as cause:  # too little memory, or more pixels than Pillow allows
+            what = f"{type(cause).__name__}: {cause}"
+            raise ImageError(f"an image of {image.width} x {image.height} cannot be resized ({what})") from cause
 
     def normalise(self, rgb: Bytes) -> Pixels:
         """Cropped images [..., H, W, 3] as normalised [..., 3, H, W]."""
