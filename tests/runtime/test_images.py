@@ -40,11 +40,17 @@ def closed() -> Image.Image:
     return image
 
 
+def endless() -> Image.Image:
+    """A small file of very many rows, not decoded yet."""
+    return Image.open(io.BytesIO(encoded(Image.new("1", (1, 1_000_001)))))
+
+
 BAD: dict[str, Callable[[], Image.Image]] = {
     "truncated png": lambda: truncated("png"),
     "truncated jpeg": lambda: truncated("jpeg"),
     "closed file": closed_file,
     "closed": closed,
+    "a million rows": endless,
     "mode La": lambda: Image.new("La", (8, 8)),
 }
 
