@@ -153,7 +153,7 @@ HOSTILE: dict[str, tuple[Callable[[dict], object], str]] = {
     "other image size": (lambda m: m["preprocessing"].update(size=[48, 32]), "the manifest says"),
     "huge crop": (lambda m: m["preprocessing"].update(size=[4096, 4096], crop_pct=0.05), "crop_pct"),
     "long name": (lambda m: m["files"].update({"x" * 300: m["files"]["weights.bin"]}), "cannot be the path"),
-    "no text": (lambda m: m["files"].update({"\ud800": m["files"]["weights.bin"]}), "cannot be the path"),
+    "no text": (lambda m: m["files"].update({"\ud800": m["files"]["weights.bin"]}), "files: want text"),
     "leaves the folder": (
         lambda m: m["files"].update({"../../etc/passwd": m["files"]["weights.bin"]}),
         "not a path inside",
