@@ -16,15 +16,14 @@ from pluto_edge.runtime.onnx_bytes import FLOAT, Port, Shape, read_graph
 __all__ = ["OPERATORS", "Contract", "contracts"]
 
 # All that the exporter emits (a test compares this with its source); the last two are the quantizer's.
-# fmt: off
-OPERATORS = frozenset({
-    "Abs", "Add", "Cast", "Clip", "Concat", "Conv", "Erf", "Exp", "Expand", "Gather", "Gelu", "Gemm", "Greater",
-    "Identity", "LayerNormalization", "Less", "LogSoftmax", "MatMul", "Mul", "Neg", "Reciprocal", "ReduceMax",
-    "ReduceMean", "ReduceSum", "Relu", "Reshape", "Shape", "Sigmoid", "Slice", "Softmax", "Split", "Squeeze", "Sub",
-    "Tanh", "Transpose", "Unsqueeze",
-    "DynamicQuantizeLinear", "MatMulInteger",
-})
-# fmt: on
+OPERATORS = frozenset(
+    """
+    Abs Add Cast Clip Concat Conv Erf Exp Expand Gather Gelu Gemm Greater Identity LayerNormalization Less
+    LogSoftmax MatMul Mul Neg Reciprocal ReduceMax ReduceMean ReduceSum Relu Reshape Shape Sigmoid Slice Softmax
+    Split Squeeze Sub Tanh Transpose Unsqueeze
+    DynamicQuantizeLinear MatMulInteger
+    """.split()  # noqa: SIM905
+)
 
 
 @dataclass(frozen=True)
