@@ -16,6 +16,7 @@ Shape = tuple[int | None, ...]
 
 FLOAT, UINT8, INT8, INT32 = 1, 2, 3, 6
 IR_VERSION, OPSET = 8, 13
+MAX_BYTES = 16 * 1024 * 1024  # of a graph, whose weights are in another file: ten times what 32 blocks in int8 need
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class GraphFile:
 def read_graph(path: Path) -> GraphFile:
     """The one graph of a file. Refused is whatever another reader might find more in: functions, graphs inside of
     operators, fields that are there twice."""
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise BundleError(f"{path}: {size:,} bytes; a graph has at most {MAX_BYTES:,}")
     try:
         model = list(_fields(path.read_bytes()))
         for number, what in ((20, "training graphs"), (25, "functions")):

@@ -14,7 +14,7 @@ from pluto_edge import Runtime
 from pluto_edge.errors import BundleError
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle
 from pluto_edge.runtime.contract import OPERATORS, contracts
-from pluto_edge.runtime.onnx_bytes import read_graph
+from pluto_edge.runtime.onnx_bytes import MAX_BYTES, read_graph
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -154,6 +154,15 @@ def test_what_another_reader_might_take_for_a_graph(broken: Path, more: bytes, m
     file.write_bytes(file.read_bytes() + more)
     seal(broken, EMBED)
     with pytest.raises(BundleError, match=message):
+        Runtime(broken)
+
+
+def test_a_graph_of_impossible_size(broken: Path) -> None:
+    """Weights are in a file of their own: what is left is small."""
+    with (broken / ADAPT).open("ab") as file:
+        file.truncate(MAX_BYTES + 1)
+    seal(broken, ADAPT)
+    with pytest.raises(BundleError, match=r"adapt\.onnx: 16,777,217 bytes; a graph has at most"):
         Runtime(broken)
 
 
