@@ -94,6 +94,11 @@ def _find(
         raise ConfigError(f"{root}: no domain {unknown[0]!r}; there are: {', '.join(there)}")
     files = [f for part in parts for f in domain_files(root / part)]
     for file in files:
+        if file.parent.parent == root:
+            raise ConfigError(
+                f"{file}: is in no class folder; want root/<domain>/<class>/images. "
+                f"If {file.parent.name!r} is a class, the root is one level up, --data {root.parent}"
+            )
         if file.parent.name not in classes:
             raise ConfigError(
                 f"{file}: {file.parent.name!r} is no class of the bundle; want root/<domain>/<class>/images, "

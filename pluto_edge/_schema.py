@@ -102,12 +102,21 @@ def _decode(hint: Any, data: object, where: str, error: Error) -> object:
     if origin is dict:
         if not isinstance(data, dict):
             raise error(f"{where}: want an object, got {_show(data)}")
-        return {k: _decode(args[1], v, f"{where}.{k}", error) for k, v in data.items()}
+        return {_text(k, where, error): _decode(args[1], v, f"{where}.{k}", error) for k, v in data.items()}
     if hint is float and type(data) is int and abs(data) < 2**53:
         return float(data)
     if type(data) is not hint or (hint is float and not math.isfinite(typing.cast(float, data))):
         raise error(f"{where}: want {hint.__name__}, got {_show(data)}")
-    return data
+    return _text(data, where, error) if isinstance(data, str) else data
+
+
+def _text(text: str, where: str, error: Error) -> str:
+    """JSON can spell half a character, which no file and no terminal can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as cause:
+        raise error(f"{where}: want text, got {text[cause.start]!r} in it") from cause
+    return text
 
 
 def _decode_dataclass(cls: Any, data: object, where: str, error: Error) -> object:

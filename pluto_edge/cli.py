@@ -1,6 +1,7 @@
 """`pluto`: one command with subcommands, each loaded only when it is used."""
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -30,6 +31,8 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `pluto`; errors that are the user's to solve are one line on stderr and exit code 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not every terminal has every character
+        sys.stdout.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(
         prog="pluto",
         description="Ship a frozen Vision Transformer with plug-in domain modules.",

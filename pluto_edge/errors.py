@@ -3,7 +3,7 @@
 PlutoError
 ├── ConfigError         an argument or option has a value that makes no sense
 ├── StoreError          a module store is missing, malformed or inconsistent
-├── BundleError         a bundle is missing, damaged, too new, or not what its manifest says
+├── BundleError         a bundle is missing, damaged, too new, not what its manifest says, or fails when it runs
 ├── BackboneError       a Vision Transformer that the exporter does not compile, or cannot load
 ├── ParityError         an exported graph disagrees with torch
 ├── ProviderError       ONNX Runtime does not run where it was asked to
@@ -47,7 +47,7 @@ class StoreError(PlutoError):
 
 
 class BundleError(PlutoError):
-    """A bundle is missing, damaged, too new, or not what its manifest says."""
+    """A bundle is missing, damaged, too new, not what its manifest says, or fails when it runs."""
 
 
 class BackboneError(PlutoError):

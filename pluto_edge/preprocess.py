@@ -27,6 +27,7 @@ Images = NDArray[np.uint8] | NDArray[np.float32] | Image.Image | Sequence[NDArra
 MAX_SIDE = 4096
 MAX_SCALED = 8192  # before the crop
 MAX_LENGTH = 32_768  # of the longer side then: what is beyond is cut off first, and the crop would do that anyway
+MAX_FILE_SIDE = 1_000_000  # of an image before it is decoded; Pillow itself bounds the product of both sides
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 WANTED = (
     "want one HWC uint8 RGB array or PIL image (or 16 bit: HW grey, HWC), a list of them, an NHWC uint8 batch, "
@@ -75,10 +76,11 @@ class Preprocessing:
         """One image as [H, W, 3] bytes, resized and cropped."""
         try:
             return np.asarray(self.resize(to_rgb(image)))
-        except (MemoryError, OSError, ValueError) as cause:
-            if isinstance(cause, ImageError):
-                raise
-            raise ImageError(f"an image of {image.width} x {image.height} cannot be resized ({cause})") from cause
+        except ImageError:
+            raise
+        except Exception as cause:  # too little memory, or more pixels than Pillow allows
+            what = f"{type(cause).__name__}: {cause}"
+            raise ImageError(f"an image of {image.width} x {image.height} cannot be resized ({what})") from cause
 
     def normalise(self, rgb: Bytes) -> Pixels:
         """Cropped images [..., H, W, 3] as normalised [..., 3, H, W]."""
@@ -117,7 +119,7 @@ class Preprocessing:
 def to_rgb(image: Image.Image) -> Image.Image:
     """Any image as 8 bit RGB; 16 bit grey is scaled. What cannot be decoded or converted is an ImageError."""
     try:
-        image.load()
+        _load(image)
         if image.mode == "I" or image.mode.startswith("I;16"):  # 32 bit is how 16 bit is often opened
             grey = np.asarray(image).astype(np.int64).clip(0, 65535)
             image = Image.fromarray(_to_bytes(grey))
@@ -125,6 +127,13 @@ def to_rgb(image: Image.Image) -> Image.Image:
     except Exception as cause:  # Pillow's decoders raise what they come across
         what = f"{type(cause).__name__}: {cause}"
         raise ImageError(f"an image of mode {image.mode} cannot be decoded or converted ({what})") from cause
+
+
+def _load(image: Image.Image) -> None:
+    """Decode it, unless it is millions of rows long: each row costs memory, however short it is."""
+    if max(image.size) > MAX_FILE_SIDE:
+        raise ValueError(f"{image.width} x {image.height} pixels; a side has at most {MAX_FILE_SIDE:,}")
+    image.load()
 
 
 def _to_bytes(values: NDArray[np.integer]) -> Bytes:
@@ -251,7 +260,7 @@ def _check_image(item: object, index: int) -> None:
         if 0 in item.size:
             raise ImageError(f"image {index} has no pixels: {item.width} x {item.height}")
         try:
-            item.load()
+            _load(item)
             _convertible(item.mode)
         except Exception as cause:  # Pillow's decoders raise what they come across
             what = f"{type(cause).__name__}: {cause}"

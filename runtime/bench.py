@@ -14,8 +14,9 @@ from pluto_edge.manifest import EMBED, FORWARD, Bundle, Precision
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import flops, fresh, machine, selector
+from pluto_edge.runtime.contract import contracts
 from pluto_edge.runtime.flops import Flops
-from pluto_edge.runtime.network import MEAN_ENTROPY, Network, contracts
+from pluto_edge.runtime.network import MEAN_ENTROPY, Network
 from pluto_edge.runtime.session import Engine, Graph, Tensor
 from pluto_edge.runtime.workload import images, open_runtime
 from pluto_edge.version import WRITER

@@ -145,6 +145,7 @@ class Learner:
 
     def _step(self, batch: ImageBatch, seen: Sequence[Pass]) -> tuple[Blend, Event]:
         before, stages = self.state, Stages()
+        recent = self._recent
         try:
             proposal = self._propose(before, batch, stages, seen)
             with stages("guard"):
@@ -158,6 +159,8 @@ class Learner:
             with self._lock:
                 if self.state is before:
                     self.state = replace(before, steps=before.steps + 1, rollbacks=before.rollbacks + 1)
+                    if not seen:
+                        self._recent = recent
                 self._emit(Event("rollback", self.state.steps, reason, samples=len(batch)))
             raise
         counted = replace(
@@ -170,6 +173,8 @@ class Learner:
         with self._lock:
             if self.state is before:
                 self.state = counted
+                if judged.kind == "rollback" and not seen:  # a stream has watched its images before
+                    self._recent = recent
             else:
                 judged = replace(judged, kind="rollback", reason="the state was replaced during the step")
             event = self._emit(_describe(proposal, judged, self.state.steps, stages))

@@ -14,10 +14,11 @@ from pluto_edge.errors import BundleError, ConfigError, NotFiniteError, StoreErr
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle, Manifest
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Module, Role
 from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime.contract import contracts
 from pluto_edge.runtime.evidence import Domains
 from pluto_edge.runtime.gate import Gate
 from pluto_edge.runtime.objective import Objective
-from pluto_edge.runtime.session import Contract, Engine, Graph, Shape, Tensor
+from pluto_edge.runtime.session import Engine, Graph, Tensor
 from pluto_edge.runtime.state import Affines
 from pluto_edge.signature import Reference
 from pluto_edge.store import read_module, read_module_config
@@ -167,6 +168,7 @@ class Network:
     def __init__(self, bundle: Bundle, engine: Engine) -> None:
         self.bundle, self.engine = bundle, engine
         self._contracts = contracts(bundle.manifest)
+        self._contracts[ADAPT].check(bundle.file(ADAPT))  # opened later, but refused now
         self._embed = self._open(EMBED)
         self._forward = self._open(FORWARD)
         self._adapt: Graph | None = None
@@ -390,34 +392,6 @@ class Network:
         signature = module.signature(BundleError)
         reference = Reference.of(signature, module.tensors["head_weight"]) if signature is not None else None
         return Loaded(fixed, exported, role, reference)
-
-
-def contracts(manifest: Manifest) -> dict[str, Contract]:
-    """What the graphs of a bundle take and give, by file (docs/bundle.md)."""
-    dims = manifest.dims
-    tokens = {"tokens": (None, manifest.tokens, dims.width)}
-    module = {**tokens, **dims.shapes, **dims.ln_shapes}
-    rows = (dims.depth + 1, dims.width)
-    said: dict[str, Shape] = {"logits": (None, dims.classes), "activations": (None, *rows)}
-    objective: dict[str, Shape] = {
-        "threshold": (),
-        "entropy_weight": (),
-        "align_offset": rows,
-        "align_slope": rows,
-        "target": (None, dims.classes),
-    }
-    gradient: dict[str, Shape] = {
-        "entropy": (None,),
-        "reliable": (),
-        "ln_scale_grad": dims.ln_shape,
-        "ln_bias_grad": dims.ln_shape,
-    }
-    pixels = {"pixels": (None, 3, *manifest.preprocessing.size)}
-    return {
-        EMBED: Contract(pixels, {**tokens, "x_hat": (None, dims.width)}),
-        FORWARD: Contract(module, said),
-        ADAPT: Contract({**module, **objective}, {**said, **gradient}),
-    }
 
 
 def micro_batch(manifest: Manifest, values: int) -> int:

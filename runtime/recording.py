@@ -113,7 +113,8 @@ class Recorder:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                self._file = path.open("x", encoding="utf-8", buffering=1)
+                # names of files may hold what is no text
+                self._file = path.open("x", encoding="utf-8", errors="replace", buffering=1)
             except FileExistsError as cause:
                 raise RecordingError(f"{path}: is there already; remove it or give another name") from cause
         self._write("header", header)

@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -14,6 +16,7 @@ from pluto_edge.errors import ConfigError, ImageError
 from pluto_edge.preprocess import IMAGE_SUFFIXES, image_files, to_rgb
 from pluto_edge.runtime import persistence
 from pluto_edge.runtime.events import heading, line
+from pluto_edge.runtime.prediction import Prediction
 from pluto_edge.runtime.runtime import Runtime
 
 
@@ -59,27 +62,29 @@ def run(options: argparse.Namespace) -> int:
     segments = [find(folder, runtime.classes, rng, options.limit) for folder in options.folders]
     if options.state is not None and persistence.saved(options.state):
         runtime.restore(options.state)
-    print(f"{runtime}\n")
-    columns: dict[str, list[float | None]] = {}
-    if options.compare or options.predict_only:
-        columns["no learning"] = [play(runtime, s, options.batch, learn=False) for s in segments]
+    print(f"{_text.printable(runtime)}\n")
+    player = Player(runtime, options.batch)
+    columns: dict[str, list[Played]] = {}
+    if options.predict_only:
+        columns["no learning"] = [player.play(s, learn=False, out=options.out) for s in segments]
+    elif options.compare:
+        columns["no learning"] = [player.play(s, learn=False) for s in segments]
     if not options.predict_only:
         print(heading())
-        columns["learning"] = [
-            play(runtime, s, options.batch, learn=True, show=True, out=options.out) for s in segments
-        ]
+        columns["learning"] = [player.play(s, learn=True, out=options.out) for s in segments]
         if options.state is not None:
             runtime.save(options.state)
     if options.compare and not options.predict_only:
         runtime.reset()
-        columns["after reset"] = [play(runtime, s, options.batch, learn=False) for s in segments]
+        columns["after reset"] = [player.play(s, learn=False) for s in segments]
     print(summary(segments, columns))
     return 0
 
 
 def find(folder: Path, classes: Sequence[str], rng: np.random.Generator, limit: int | None = None) -> Segment:
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder")
+        what = "is a file; want the folder that it is in" if folder.exists() else "no such folder"
+        raise ConfigError(f"{folder}: {what}")
     files = image_files(folder)
     if not files:
         raise ConfigError(f"{folder}: holds no image ({', '.join(sorted(IMAGE_SUFFIXES))})")
@@ -89,41 +94,73 @@ def find(folder: Path, classes: Sequence[str], rng: np.random.Generator, limit: 
     return Segment(folder.name, tuple(files), labels)
 
 
-def play(
-    runtime: Runtime, segment: Segment, batch: int, *, learn: bool, show: bool = False, out: Path | None = None
-) -> float | None:
-    """Accuracy of the segment, predicted batch after batch (before each batch's learning acts)."""
-    right = 0
-    for start in range(0, len(segment.files), batch):
-        part = slice(start, start + batch)
-        images = [open_image(path) for path in segment.files[part]]
-        prediction = runtime.step(images) if learn else runtime.predict(images)
-        if show:
-            print(line(runtime.events[-1]), flush=True)
-        if out is not None:
-            rows = zip(segment.files[part], prediction.classes, prediction.entropy, strict=True)
-            with out.open("a", encoding="utf-8") as file:
-                for path, name, entropy in rows:
-                    file.write(json.dumps({"file": str(path), "class": name, "entropy": float(entropy)}) + "\n")
-        if segment.labels is not None:
-            right += int((prediction.labels == np.array(segment.labels[part])).sum())
-    return right / len(segment.files) if segment.labels is not None else None
+class Played(NamedTuple):
+    """Of one folder: how many images could be read, and the share of right predictions where labels are known."""
+
+    images: int
+    accuracy: float | None
 
 
-def summary(segments: Sequence[Segment], columns: dict[str, list[float | None]]) -> str:
+class Player:
+    """Feeds segments to a runtime, batch after batch. A file that cannot be read is passed over, and named once."""
+
+    def __init__(self, runtime: Runtime, batch: int) -> None:
+        self._runtime, self._batch = runtime, batch
+        self._unreadable: set[Path] = set()
+
+    def play(self, segment: Segment, *, learn: bool, out: Path | None = None) -> Played:
+        """Every prediction is made before its batch's learning acts, and goes to `out` as a line of JSON."""
+        right = count = 0
+        for start in range(0, len(segment.files), self._batch):
+            read = self._read(segment, start)
+            if not read:
+                continue
+            images = list(read.values())
+            prediction = self._runtime.step(images) if learn else self._runtime.predict(images)
+            count += len(images)
+            if learn:
+                print(line(self._runtime.events[-1]), flush=True)
+            if out is not None:
+                _write(out, [segment.files[i] for i in read], prediction)
+            if segment.labels is not None:
+                right += int((prediction.labels == np.array(segment.labels)[list(read)]).sum())
+        if not count:
+            raise ImageError(f"{segment.name}: not one of its {len(segment.files)} images can be read")
+        return Played(count, right / count if segment.labels is not None else None)
+
+    def _read(self, segment: Segment, start: int) -> dict[int, Image.Image]:
+        """The images of one batch, by where they are in the segment."""
+        read = {}
+        for index, path in enumerate(segment.files[start : start + self._batch], start):
+            try:
+                read[index] = open_image(path)
+            except ImageError as error:
+                if path not in self._unreadable:
+                    print(f"passed over: {_text.printable(error)}", file=sys.stderr)
+                self._unreadable.add(path)
+        return read
+
+
+def _write(out: Path, files: Sequence[Path], prediction: Prediction) -> None:
+    with out.open("a", encoding="utf-8") as file:
+        for path, name, entropy in zip(files, prediction.classes, prediction.entropy, strict=True):
+            file.write(json.dumps({"file": str(path), "class": name, "entropy": float(entropy)}) + "\n")
+
+
+def summary(segments: Sequence[Segment], columns: dict[str, list[Played]]) -> str:
     def cell(value: float | None) -> str:
         return "-" if value is None else f"{value:.3f}"
 
+    counts = [played.images for played in next(iter(columns.values()))]
     rows = [
-        (s.name, str(len(s.files)), *(cell(column[i]) for column in columns.values()))
-        for i, s in enumerate(segments)
+        (s.name, str(count), *(cell(column[i].accuracy) for column in columns.values()))
+        for i, (s, count) in enumerate(zip(segments, counts, strict=True))
     ]
-    total = sum(len(s.files) for s in segments)
     means = []
     for column in columns.values():
-        known = [v * len(s.files) for v, s in zip(column, segments, strict=True) if v is not None]
-        means.append(cell(sum(known) / total if len(known) == len(segments) else None))
-    rows.append(("all", str(total), *means))
+        known = [p.accuracy * p.images for p in column if p.accuracy is not None]
+        means.append(cell(sum(known) / sum(counts) if len(known) == len(column) else None))
+    rows.append(("all", str(sum(counts)), *means))
     return "\n" + _text.table(("accuracy", "images", *columns), rows, right=range(1, len(columns) + 2))
 
 

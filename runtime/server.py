@@ -20,18 +20,20 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from pluto_edge.errors import ConfigError
 
-__all__ = ["Refused", "Reply", "Server"]
+__all__ = ["Pace", "Refused", "Reply", "Server"]
 
 MIN_TOKEN = 16  # characters
 MAX_BODY = 1024  # bytes; no request here needs one
-MAX_CONNECTIONS = 32
-MAX_SECONDS = 15.0  # that a connection may take, from being accepted to its last byte
+MAX_CONNECTIONS = 32  # at a time; of more the oldest is ended
+REQUEST_SECONDS = 5.0  # from being accepted to the last byte of the request
+REPLY_SECONDS = 15.0  # from there to the last byte of the answer
+MAX_RATE, BURST = 64, 64  # connections a second, and how many may come at once: a page asks five times a second
 CSRF_HEADER = "X-Pluto-CSRF"
 
 HEADERS = {
@@ -69,8 +71,25 @@ class Refused(Exception):
         self.status, self.headers = status, headers
 
 
+class Pace:
+    """How long to wait so that no more than `rate` come in a second, once `burst` of them came together."""
+
+    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = monotonic) -> None:
+        self._step, self._ahead, self._clock = 1 / rate, burst / rate, clock
+        self._next = clock()  # when the one after next would be due, if none came early
+
+    def wait(self) -> float:
+        now = self._clock()
+        self._next = max(self._next, now) + self._step
+        return max(self._next - self._ahead - now, 0.0)
+
+
 class Server(ThreadingHTTPServer):
     """Answers from a thread of its own until `stop`.
+
+    What it costs is bounded, whoever asks: connections are taken at a pace, and wait in the system's queue
+    meanwhile; there are so many at a time; each has so long. A browser that asks is never behind connections that
+    only wait: where there is no room, the oldest goes.
 
     Args:
         address: to listen on. Any but a loopback address needs a token.
@@ -81,6 +100,7 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = False  # so that closing waits for them
+    request_queue_size = 2 * MAX_CONNECTIONS
 
     def __init__(
         self,
@@ -101,7 +121,9 @@ class Server(ThreadingHTTPServer):
             raise ConfigError(f"token: want at least {MIN_TOKEN} characters, got {len(token)}")
         self.token, self.pages, self.actions = token, pages, actions
         self.csrf, self.session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        self._connections: dict[socket.socket, float] = {}
+        self.pace = Pace(MAX_RATE, BURST)
+        self._connections: dict[socket.socket, float] = {}  # until when each may take, oldest first; 0: ended
+        self._lock = threading.Lock()
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
             super().__init__((address, port), _Handler)
@@ -128,24 +150,49 @@ class Server(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)  # HTTPServer's would ask the network for this machine's name
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._connections) >= MAX_CONNECTIONS:
+        wait = self.pace.wait()
+        if wait:
+            sleep(wait)
+        with self._lock:
+            open_ = [c for c, until in self._connections.items() if until]
+            if len(open_) >= MAX_CONNECTIONS:
+                self._end(open_[:1])
+            room = len(self._connections) < 2 * MAX_CONNECTIONS  # threads of those that ended may be there yet
+            if room:
+                self._connections[request] = monotonic() + REQUEST_SECONDS
+        if room:
+            super().process_request(request, client_address)
+        else:
             self.shutdown_request(request)
-            return
-        self._connections[request] = monotonic()
-        super().process_request(request, client_address)
+
+    def asked(self, connection: socket.socket) -> None:
+        """The request is whole: what is left of its time is for the answer."""
+        with self._lock:
+            if self._connections.get(connection):
+                self._connections[connection] = monotonic() + REPLY_SECONDS
 
     def shutdown_request(self, request: Any) -> None:
-        self._connections.pop(request, None)
+        with self._lock:
+            self._connections.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
         """Ends connections that take too long; the serving thread calls this again and again."""
-        late = monotonic() - MAX_SECONDS
-        _end([c for c, began in tuple(self._connections.items()) if began < late])
+        now = monotonic()
+        with self._lock:
+            self._end([c for c, until in self._connections.items() if until and until < now])
 
     def server_close(self) -> None:
-        _end(list(self._connections))
+        with self._lock:
+            self._end(list(self._connections))
         super().server_close()
+
+    def _end(self, connections: Sequence[socket.socket]) -> None:
+        """Nothing more is read or written; their threads notice. The lock is held."""
+        for connection in connections:
+            self._connections[connection] = 0.0
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):  # a browser that goes away is no error
@@ -204,6 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
         return morsel.value if morsel else ""
 
     def _get(self, path: str, query: Query) -> Reply:
+        self.server.asked(self.connection)
         if path in self.server.actions:
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "POST only", Allow="POST")
         if path not in self.server.pages:
@@ -212,6 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _post(self, path: str, query: Query) -> Reply:
         self._drop_body()
+        self.server.asked(self.connection)
         if path in self.server.pages:
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "GET only", Allow="GET")
         if path not in self.server.actions:
@@ -275,9 +324,3 @@ def _reachable(address: str) -> str:
         probe.connect(("192.0.2.1", 9))  # sends nothing
         return str(probe.getsockname()[0])
     return "127.0.0.1"
-
-
-def _end(connections: Sequence[socket.socket]) -> None:
-    for connection in connections:
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)

@@ -4,7 +4,6 @@ import base64
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ from numpy.typing import NDArray
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.errors import BundleError, ConfigError, ProviderError
 from pluto_edge.manifest import Precision
+from pluto_edge.runtime.contract import Contract
 
-__all__ = ["Contract", "Engine", "Graph", "Tensor", "loads"]
+__all__ = ["Engine", "Graph", "Tensor", "loads"]
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, Any]]
@@ -27,17 +27,6 @@ log = logging.getLogger("pluto_edge")
 _PROBE = base64.b64decode(
     "CAg6PgoXCgF4EgF5Ggpub2RlX05lZ18wIgNOZWcSAXBaDwoBeBIKCggIARIECgIIAWIPCgF5EgoKCAgBEgQKAggBQgQKABAN"
 )
-
-
-Shape = tuple[int | None, ...]  # None: the batch
-
-
-@dataclass(frozen=True)
-class Contract:
-    """What a graph takes and gives: names and shapes of float32 tensors."""
-
-    inputs: Mapping[str, Shape]
-    outputs: Mapping[str, Shape]
 
 
 class Engine:
@@ -67,16 +56,15 @@ class Engine:
         int8 = precision == "int8"
         return cls(providers, threads, cpu_only="an int8 bundle runs on the CPU" if int8 else "")
 
-    def open(self, path: Path, contract: "Contract | None" = None) -> "Graph":
+    def open(self, path: Path, contract: Contract | None = None) -> "Graph":
         """The graph in this file; one that does not keep its `contract` is refused."""
+        if contract is not None:
+            contract.check(path)
         try:
             session = ort.InferenceSession(path, self._options(), providers=self.providers)
         except Exception as cause:  # onnxruntime raises a dozen types of its own
             raise BundleError(f"{path}: ONNX Runtime cannot load this graph ({cause})") from cause
         _check_honoured(self.providers, session.get_providers())
-        if contract is not None:
-            _check_ports(session.get_inputs(), contract.inputs, f"{path}: input")
-            _check_ports(session.get_outputs(), contract.outputs, f"{path}: output")
         return Graph(session, self.device, contract, path.name)
 
     def tensor(self, array: NDArray[np.float32]) -> Tensor:
@@ -100,7 +88,7 @@ class Graph:
     """A session with bound inputs and outputs: tensors stay on the device between graphs."""
 
     def __init__(
-        self, session: "ort.InferenceSession", device: str, contract: Contract | None = None, name: str = ""
+        self, session: "ort.InferenceSession", device: str, contract: Contract | None = None, name: str = "a graph"
     ) -> None:
         self._session, self._device, self._contract, self._name = session, device, contract, name
         self.inputs = tuple(i.name for i in session.get_inputs())
@@ -112,7 +100,10 @@ class Graph:
             binding.bind_ortvalue_input(name, inputs[name])
         for name in self.outputs:
             binding.bind_output(name, self._device)
-        self._session.run_with_iobinding(binding)
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as cause:  # onnxruntime raises a dozen types of its own
+            raise BundleError(f"{self._name}: ONNX Runtime cannot run this graph ({cause})") from cause
         outputs = dict(zip(self.outputs, binding.get_outputs(), strict=True))
         if self._contract is not None:
             self._check(inputs, outputs, self._contract)
@@ -125,21 +116,6 @@ class Graph:
             want, got = [batch if n is None else n for n in shape], list(outputs[name].shape())
             if want != got:
                 raise BundleError(f"{self._name}: output {name!r} has the shape {got}, the manifest says {want}")
-
-
-def _check_ports(found: "Sequence[ort.NodeArg]", wanted: Mapping[str, Shape], where: str) -> None:
-    """Exactly these names, each a float32 tensor of its shape; the batch and nothing else may vary."""
-    ports = {port.name: port for port in found}
-    for name in sorted(wanted.keys() ^ ports.keys()):
-        raise BundleError(f"{where} {name!r} is {'missing' if name in wanted else 'not one that it should have'}")
-    for name, shape in wanted.items():
-        port = ports[name]
-        if port.type != "tensor(float)":
-            raise BundleError(f"{where} {name!r}: want tensor(float), got {port.type}")
-        fixed = tuple(n if isinstance(n, int) else None for n in port.shape)
-        if fixed != shape:
-            shown = ["batch" if n is None else n for n in shape]
-            raise BundleError(f"{where} {name!r}: the manifest says {shown}, the graph {list(port.shape)}")
 
 
 def loads(provider: Provider) -> str:

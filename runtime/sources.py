@@ -4,16 +4,17 @@
 the folder; a camera or an address that stops is a `SourceError`. OpenCV is needed for all but folders.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._text import printable
 from pluto_edge.errors import ConfigError, MissingExtraError, SourceError
 from pluto_edge.runtime.run import find, open_image
 
@@ -51,13 +52,21 @@ def is_live(source: str) -> bool:
 
 
 def public_name(source: str) -> str:
-    """The source as it may be shown: an address without user, password and query."""
+    """The source as it may be shown: an address without user, password, query, and settings in its path.
+
+    A password with `/`, `?` or `#` in it ends nobody knows where: of such an address only the scheme is shown.
+    """
     if source.isdecimal():
         return f"camera {source}"
     if "://" not in source:
-        return source
-    parts = urlsplit(source)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return printable(source)
+    address = re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^@?#]*)([?#][^@]*)?", source, re.DOTALL)
+    if address is None:
+        known = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source)
+        return f"{known[0] if known else ''}…"
+    scheme, authority, path, _ = address.groups()
+    shown = re.sub(r"/[^/]*[=&;].*", "/…", path, flags=re.DOTALL)
+    return f"{scheme}://{authority.rpartition('@')[2]}{shown}"
 
 
 def paced(frames: Iterator[Frame], fps: float) -> Iterator[Frame]:

@@ -16,7 +16,7 @@ from pluto_edge.export.random_store import make_random_store
 from pluto_edge.modules import Kind
 from pluto_edge.store import Store
 
-pytest_plugins = ["conftest_train", "conftest_view", "conftest_evaluate"]
+pytest_plugins = ["conftest_bundle", "conftest_train", "conftest_view", "conftest_evaluate"]
 
 TINY = {"embed_dim": 48, "depth": 3, "num_heads": 3, "patch_size": 8}
 SIZE = (40, 32)

@@ -1,6 +1,7 @@
 """The commands as a user types them."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -181,14 +182,36 @@ def test_info_prints_no_control_characters(
     shutil.copytree(make_bundle(), tmp_path / "bundle")
     file = tmp_path / "bundle/manifest.json"
     manifest = json.loads(file.read_text())
-    manifest["classes"][0] = "\x1b[31mred\x07\ud800\u202e"
+    manifest["classes"][0] = "\x1b[31mred\x07\u202e"
     manifest["modules"][0]["source"] = "\x1b]0;title\x07"
     manifest["writer"] = "evil\r\x1b[2K"
     file.write_text(json.dumps(manifest))
     assert main(["info", str(tmp_path / "bundle")]) == 0
     out = capsys.readouterr().out
-    assert "\\x1b[31mred\\x07\\ud800\\u202e" in out and "\\x1b]0;title" in out
+    assert "\\x1b[31mred\\x07\\u202e" in out and "\\x1b]0;title" in out
     assert all(c.isprintable() or c == "\n" for c in out)
+
+
+def test_descriptions_are_text(
+    make_bundle: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half a character can be written in JSON, and nowhere else."""
+    shutil.copytree(make_bundle(), tmp_path / "bundle")
+    file = tmp_path / "bundle/manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["classes"][0] = "half \ud800"
+    file.write_text(json.dumps(manifest))
+    assert main(["info", str(tmp_path / "bundle")]) == 2
+    assert "manifest.json.classes[0]: want text, got '\\ud800' in it" in capsys.readouterr().err
+
+
+def test_output_that_the_terminal_cannot_show(make_bundle: Callable[..., Path]) -> None:
+    """Tables have rules, and names of files may be anything."""
+    command = [sys.executable, "-m", "pluto_edge.cli", "info", str(make_bundle())]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\u2500" in done.stdout
 
 
 def test_errors_print_no_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,20 @@ def test_targets(folders: Path) -> None:
     assert few == find_targets(folders, ["noise"], CLASSES, limit=10)[0]
 
 
+@pytest.mark.parametrize("names", [[], ["class-1"], ["class-0+class-1"]])
+def test_a_folder_too_deep_is_no_root(folders: Path, names: list[str]) -> None:
+    """Its classes would pass for domains of one class each."""
+    with pytest.raises(ConfigError, match=r"is in no class folder.* one level up, --data .*domains0?\b"):
+        find_targets(folders / "other", names, CLASSES)
+
+
+def test_a_domain_may_have_the_name_of_a_class(tmp_path: Path) -> None:
+    (tmp_path / "class-1" / "class-0").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "class-1" / "class-0" / "x.png")
+    (target,) = find_targets(tmp_path, [], CLASSES)
+    assert (target.name, target.labels) == ("class-1", (0,))
+
+
 def test_only_images_that_were_not_trained_on(tmp_path: Path) -> None:
     for part in ("train", "val", "test"):
         (tmp_path / "d" / part / "class-0").mkdir(parents=True)

@@ -1,6 +1,7 @@
 """A step beyond the paper, on a bundle whose modules know their sources."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -221,3 +222,23 @@ def test_a_module_that_only_looks_right_leaves_its_say(network: Network, monkeyp
         learner.watch(ImageBatch(frame[None], network.bundle.manifest.preprocessing))[1].names for frame in frames
     ]
     assert ran[0] == ("domain-0",) and ran[-1] == (GENERALIST,), "a stream keeps what it has found"
+
+
+@pytest.mark.parametrize("failure", ["rolled back", "raised"])
+def test_a_step_that_is_taken_back_leaves_nothing_of_how_its_images_looked(
+    bundle: Path, failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who has a say next would be decided by images that count for nothing."""
+    with Runtime(bundle, threads=1) as runtime:
+        config, size = runtime.manifest.adaptation, runtime.manifest.preprocessing.size
+    config = replace(config, entropy_margin=1e-9, prototypes=False)  # no image is reliable
+    with Runtime(bundle, threads=1, config=config) as runtime:
+        known = images("domain-1", 4, size, 5)
+        before = runtime.predict(known).probabilities
+        if failure == "raised":
+            monkeypatch.setattr(runtime._learner, "_judge", lambda *arguments: 1 / 0)
+        for seed in range(4):
+            with pytest.raises(ZeroDivisionError) if failure == "raised" else nullcontext():
+                runtime.step(images("other", 16, size, seed))
+        assert {e.kind for e in runtime.events} == {"rollback"}
+        np.testing.assert_array_equal(runtime.predict(known).probabilities, before)

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,8 @@ ROW = {"type": "frame", "frame": 9, "seconds": 1.0, "label": 0, "entropy": 0.1, 
         ({k: v for k, v in ROW.items() if k != "seconds"}, "'seconds' is missing"),
         ({"type": "event", "kind": "party", "step": 1}, "kind: want one of"),
         ({"type": "metrics"}, "'frames' is missing"),
+        ({**ROW, "condition": "fog\ud800"}, "condition: want text, got '\\ud800' in it"),
+        ({**ROW, "weights": {"\udcff": 1.0}}, "want text, got '\\udcff' in it"),
         (b" " * 2_000_000, "is longer than 1,000,000 bytes"),
     ],
 )
@@ -161,6 +164,15 @@ def test_what_is_no_recording(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(text)
     with pytest.raises(RecordingError, match=message):
         read(tmp_path / "x.jsonl")
+
+
+def test_names_of_files_that_are_no_text_can_be_recorded(tmp_path: Path) -> None:
+    """A folder's name may be any bytes; Python then has half characters in it."""
+    file = tmp_path / "x.jsonl"
+    with Recorder(replace(HEADER, source="frames-\udcff"), file) as recorder:
+        recorder.frame(POINT, replace(FRAME, condition="\udc80"))
+    recording = read(file)
+    assert (recording.header.source, recording.rows[0].condition) == ("frames-?", "?")
 
 
 def test_a_recording_without_frames(recorded: Path, tmp_path: Path) -> None:

@@ -7,12 +7,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
+import numpy as np
 import pytest
 from conftest_view import ask, own, press, raw
 
 from pluto_edge import ConfigError, Stream
 from pluto_edge.runtime import server
+from pluto_edge.runtime.server import Query, Reply
 from pluto_edge.runtime.view import View
 
 TOKEN = "a-token-of-some-length&%"
@@ -104,17 +107,114 @@ def test_malformed_requests(view: View) -> None:
     assert b" 400 " in raw(view, f"GET /state?{many} HTTP/1.1\r\nHost: {{host}}\r\n\r\n")
 
 
-def test_slow_connections_are_ended(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_SECONDS", 0.0)
-    with socket.create_connection(("127.0.0.1", view._server.port), timeout=10) as connection:
-        connection.sendall(b"GET / HT")
+WHOLE = "GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"
+BEGUN = (
+    "GET / HT",
+    "GET / HTTP/1.1\r\nHost: {host}\r\nX-",
+    "POST /reset HTTP/1.1\r\nHost: {host}\r\nContent-Length: 9\r\n\r\nhalf",
+)
+
+
+def connected(view: View, text: str = "") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", view._server.port), timeout=10)
+    connection.sendall(text.format(host=own(view)).encode())
+    return connection
+
+
+@pytest.mark.parametrize("text", BEGUN)
+def test_requests_that_are_never_whole_are_ended(view: View, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.0)
+    with connected(view, text) as connection:
         assert connection.recv(1) == b""
+
+
+def test_a_whole_request_has_time_for_its_answer(
+    stream: Stream, view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk is no slow browser: it has longer than a request may take to come."""
+    until: list[float] = []
+    monkeypatch.setattr(stream, "save", lambda path: until.extend(view._server._connections.values()))
+    began = monotonic()
+    assert press(view, "/save").status == 200
+    assert max(until) >= began + server.REPLY_SECONDS > began + server.REQUEST_SECONDS
+
+
+def never(view: View) -> threading.Event:
+    """The page takes for ever, until the event is set."""
+    release = threading.Event()
+
+    def page(query: Query) -> Reply:
+        release.wait(10)
+        return Reply(b"late")
+
+    view._server.pages = {"/": page}
+    return release
+
+
+def test_an_answer_that_takes_too_long_is_ended(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REPLY_SECONDS", 0.0)
+    release = never(view)
+    with connected(view, WHOLE) as connection:
+        assert connection.recv(1) == b""
+    release.set()
+
+
+@pytest.mark.parametrize("text", ["", *BEGUN])
+def test_slow_connections_do_not_stop_the_page(view: View, text: str) -> None:
+    """More of them than there is room for: the oldest go, and whoever really asks is answered."""
+    slow = [connected(view, text) for _ in range(server.MAX_CONNECTIONS + 3)]
+    try:
+        for _ in range(3):
+            assert ask(view).status == 200
+        for connection in slow[:3]:
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        assert sum(map(bool, tuple(view._server._connections.values()))) <= server.MAX_CONNECTIONS
+    finally:
+        for connection in slow:
+            connection.close()
 
 
 def test_connections_are_counted(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 0)
-    with socket.create_connection(("127.0.0.1", view._server.port), timeout=10) as connection:
+    with connected(view) as connection:
         assert connection.recv(1) == b""
+
+
+def test_threads_that_cannot_be_ended_are_counted(
+    stream: Stream, view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs holds the threads of those who want to save; there are never more than so many."""
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+    release, before = never(view), threading.active_count()
+    stuck = [connected(view, WHOLE) for _ in range(6)]
+    with suppress(ConnectionResetError):
+        assert stuck[-1].recv(1) == b""
+    assert threading.active_count() - before <= 4
+    release.set()
+    for connection in stuck:
+        connection.close()
+
+
+def test_a_pace() -> None:
+    """So many at once, then as many a second; who waits for long has a full measure again."""
+    now = [0.0]
+    pace = server.Pace(rate=10, burst=3, clock=lambda: now[0])
+    waits = [pace.wait() for _ in range(6)]
+    now[0] = 0.3
+    waits.append(pace.wait())
+    now[0] = 99.0
+    waits += [pace.wait() for _ in range(4)]
+    np.testing.assert_allclose(waits, [0, 0, 0, 0.1, 0.2, 0.3, 0.1, 0, 0, 0, 0.1], atol=1e-9)
+
+
+def test_connections_come_at_the_pace(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(server, "sleep", waited.append)
+    monkeypatch.setattr(view._server, "pace", server.Pace(rate=10, burst=2, clock=lambda: 0.0))
+    for _ in range(5):
+        ask(view, "/state")
+    np.testing.assert_allclose(waited, [0.1, 0.2, 0.3])
 
 
 # The token

@@ -4,6 +4,7 @@ import sys
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +67,23 @@ def test_without_opencv_the_message_has_the_command(monkeypatch: pytest.MonkeyPa
 
 def test_names_keep_passwords_back() -> None:
     assert public_name("rtsp://me:secret@10.0.0.7:554/live?key=1") == "rtsp://10.0.0.7:554/live"
+    assert public_name("rtsp://me:se@cret@10.0.0.7/live#part") == "rtsp://10.0.0.7/live"
     assert public_name("http://[::1]:80/x") == "http://[::1]:80/x"
+    assert public_name("rtsp://10.0.0.7/user=me&password=secret/1") == "rtsp://10.0.0.7/…"
     assert (public_name("0"), public_name("clip.mp4")) == ("camera 0", "clip.mp4")
+
+
+@pytest.mark.parametrize("rest", ["/live", "/live?key=hidden", "/a@b", "", "?key=hid@den/x", "#hidden/x@y"])
+def test_whatever_is_in_the_password_no_part_of_it_is_shown(rest: str) -> None:
+    """Such a password should be written with escapes, and often is not. Where it ends is then a guess."""
+    for one, two, three in permutations("#/@?:", 3):
+        shown = public_name(f"rtsp://me:LEFT{one}MIDDLE{two}{three}RIGHT@10.0.0.7{rest}")
+        assert shown.startswith("rtsp://")
+        assert not [w for w in ("LEFT", "MIDDLE", "RIGHT", "me:", "hid", "den") if w in shown]
+
+
+def test_what_comes_before_an_address_is_not_shown() -> None:
+    assert public_name("souphttpsrc user-id=me user-pw=secret location=http://10.0.0.7/x ! appsink") == "…"
 
 
 def test_cameras_and_addresses_are_live(tmp_path: Path) -> None:

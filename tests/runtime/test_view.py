@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from base64 import b64decode
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from conftest_view import ask, press
 from PIL import Image
 
 from pluto_edge import ImageError, Runtime, Stream
+from pluto_edge.runtime import moment
+from pluto_edge.runtime import view as view_module
+from pluto_edge.runtime.moment import BUCKET, Chart
 from pluto_edge.runtime.stream import Point
-from pluto_edge.runtime.view import BUCKET, View, _buckets
+from pluto_edge.runtime.view import View
 
 
 def feed(stream: Stream, view: View, frames: np.ndarray, caption: str = "") -> None:
@@ -99,11 +103,51 @@ def test_a_full_timeline_is_few_points_also_when_modules_change() -> None:
     points = [
         Point(i + 1, i / 30, 0, 0.5, names[: 74 + i % 2], (1 / (74 + i % 2),) * (74 + i % 2)) for i in range(2000)
     ]
-    sent = _buckets(points)
+    sent = moment._points(Chart().update(points))
     assert sent["modules"] == list(names)
     assert len(sent["frames"]) == 2000 // BUCKET <= 600
     assert {len(w) for w in sent["weights"]} == {75}
     assert len(json.dumps(sent)) < 300_000
+
+
+def test_only_new_frames_are_averaged_again() -> None:
+    """Bucket by bucket what averaging everything anew would give, also when old frames have gone."""
+    points = [Point(i + 1, i / 30, 0, i / 99, ("a", "b"), (i / 99, 1 - i / 99)) for i in range(99)]
+    chart = Chart()
+    for start, end in ((0, 3), (0, 4), (0, 9), (0, 41), (20, 50), (32, 99)):
+        window = points[start:end]
+        got, want = chart.update(window), Chart().update(window)
+        assert got[1:] == want[1:]  # the first one may know frames that have gone
+        assert got[0].frame == want[0].frame
+    assert [b.frame for b in got] == [*range(36, 97, 4), 99]
+
+
+def test_pages_together_cost_one_rendering(
+    stream: Stream, view: View, frames: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many ask, and however fast frames come."""
+    made: list[int] = []
+    real = moment.Shown.picture.func
+    count = cached_property(lambda shown: made.append(shown.number) or real(shown))
+    count.__set_name__(moment.Shown, "picture")
+    monkeypatch.setattr(moment.Shown, "picture", count)
+    monkeypatch.setattr(view_module, "REFRESH", 1e9)
+    told = []
+    for frame in frames:
+        view.show(frame, stream(frame))
+        told.append(state(view))
+        told.append(state(view, f"?since={len(told) * 4}&have=0"))
+    assert made == [1] and {t["now"]["picture"] for t in told} == {told[0]["now"]["picture"]}
+    monkeypatch.setattr(view_module, "REFRESH", 0.0)
+    assert state(view)["now"]["number"] == len(frames)
+    assert made == [1, len(frames)]
+
+
+def test_a_button_shows_at_once(stream: Stream, view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_module, "REFRESH", 1e9)
+    assert not state(view)["frozen"]
+    press(view, "/freeze")
+    assert state(view)["frozen"]
 
 
 def test_events_and_captions(stream: Stream, view: View, frames: np.ndarray) -> None:
