@@ -19,7 +19,7 @@ class Pluto(Adapter):
         return {"taken back": self.learner.state.rollbacks}
 
     def step(self, batch: StreamBatch) -> Logits:
-        return self.learner.follow(self.learner.step(batch)[0]).logits
+        return self.learner.step(batch)[0].logits
 
     def predict(self, batch: StreamBatch) -> Logits:
         return self.learner.predict(batch)[0].logits

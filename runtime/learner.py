@@ -123,13 +123,17 @@ class Learner:
         self.delivery.deliver()
         return blend, passed
 
-    def follow(self, blend: Blend) -> Blend:
-        """What was said of the stream's next images, in the light of those before them and of each other."""
+    def follow(self, blend: Blend, keep: bool = True) -> Blend:
+        """What was said of the stream's next images, in the light of those before them and of each other.
+
+        Without `keep` it is as if they had not been there, once they are predicted.
+        """
         if not (self.config.continuity and self.network.modules.references):
             return blend
         alone = np.maximum(blend.probabilities, np.finfo(np.float64).tiny)
         with self._lock:
-            followed, self._continuity = self._continuity.follow(alone)
+            followed, after = self._continuity.follow(alone)
+            self._continuity = after if keep else self._continuity
         return replace(blend, logits=blend.logits + np.log(followed / alone))
 
     def step(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> tuple[Blend, Event]:
@@ -139,7 +143,8 @@ class Learner:
         """
         try:
             with self._steps:
-                return self._step(batch, seen)
+                blend, event = self._step(batch, seen)
+                return blend if seen else self.follow(blend, keep=event.kind != "rollback"), event
         finally:
             self.delivery.deliver()
 

@@ -109,8 +109,7 @@ class Runtime:
 
     def step(self, images: Images) -> Prediction:
         """Predict a batch and learn from it. A step that goes wrong changes nothing and says so in `events`."""
-        blend, _ = self._learner.step(self._batch(images))
-        return Prediction.of(self._learner.follow(blend), self.classes)
+        return Prediction.of(self._learner.step(self._batch(images))[0], self.classes)
 
     __call__ = step
 

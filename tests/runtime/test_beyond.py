@@ -14,6 +14,7 @@ from pluto_edge.config import AdaptConfig
 from pluto_edge.manifest import Bundle
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import algorithm, beyond
+from pluto_edge.runtime.algorithm import Blend
 from pluto_edge.runtime.alignment import align
 from pluto_edge.runtime.learner import Learner
 from pluto_edge.runtime.network import Network
@@ -242,3 +243,36 @@ def test_a_step_that_is_taken_back_leaves_nothing_of_how_its_images_looked(
                 runtime.step(images("other", 16, size, seed))
         assert {e.kind for e in runtime.events} == {"rollback"}
         np.testing.assert_array_equal(runtime.predict(known).probabilities, before)
+
+
+def said(network: Network, *rows: dict[int, float]) -> Blend:
+    """A prediction in which the given classes have these logits."""
+    logits = np.zeros((len(rows), network.bundle.manifest.dims.classes))
+    for row, values in zip(logits, rows, strict=True):
+        row[list(values)] = list(values.values())
+    names = tuple(network.modules)
+    return Blend(logits, np.full((len(rows), len(names)), 1 / len(names)), np.arange(len(names)), names)
+
+
+def test_a_run_of_one_class_decides_a_doubtful_image_until_it_is_forgotten(network: Network) -> None:
+    learner = Learner(network, AdaptConfig())
+    doubtful = said(network, {0: 1.0, 1: 1.2})
+    assert learner.follow(doubtful, keep=False).logits.argmax() == 1
+    learner.follow(said(network, *[{0: 4.0}] * 20))
+    assert learner.follow(doubtful, keep=False).logits.argmax() == 0
+    sure = said(network, {1: 9.0})
+    assert learner.follow(sure, keep=False).logits.argmax() == 1
+    learner.reset()
+    assert learner.follow(doubtful).logits.argmax() == 1
+    learner.config = AdaptConfig(continuity=False)
+    np.testing.assert_array_equal(learner.follow(doubtful).logits, doubtful.logits)
+
+
+def test_a_step_that_is_taken_back_tells_nothing_of_the_next_image(network: Network) -> None:
+    """Predictions are no part of a stream, and what is rolled back was never there."""
+    learner = Learner(network, AdaptConfig(sam="sample", prototypes=False, entropy_margin=1e-9))
+    before = learner._continuity
+    _, event = learner.step(batch(network, "domain-0"))
+    assert event.kind == "rollback" and learner._continuity is before
+    learner.predict(batch(network, "domain-0"))
+    assert learner._continuity is before
