@@ -32,6 +32,11 @@ def _refuse(runtime: Runtime, stream: Stream, place: Path) -> None:
     raise StreamError("a PlutoError of the callback's own")
 
 
+def _restore(runtime: Runtime, stream: Stream, place: Path) -> None:
+    stream.save(place / "state")
+    stream.restore(place / "state")
+
+
 ACTS: dict[str, Act] = {
     "fail": _fail,
     "refuse": _refuse,
@@ -41,7 +46,7 @@ ACTS: dict[str, Act] = {
     "predict": lambda runtime, stream, place: runtime.predict(frames()[:1]),
     "step": lambda runtime, stream, place: runtime.step(frames()[:4]),
     "save": lambda runtime, stream, place: stream.save(place / "state"),
-    "save and restore": lambda runtime, stream, place: (stream.save(place / "s"), stream.restore(place / "s")),
+    "save and restore": _restore,
     "freeze": lambda runtime, stream, place: setattr(stream, "frozen", True),
     "thaw": lambda runtime, stream, place: setattr(stream, "frozen", False),
     "look": lambda runtime, stream, place: (stream.metrics, stream.timeline, stream.events, runtime.events),

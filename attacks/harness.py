@@ -3,6 +3,7 @@
 import importlib
 import logging
 import multiprocessing
+import os
 import random
 import resource
 import signal
@@ -36,11 +37,11 @@ class Escape(Exception):
 
 
 class Attack(Protocol):
-    """A file of this folder. `SECONDS` and `parser` are optional."""
-
-    __doc__: str
+    """A file of this folder. Not all have a `parser`, or `SECONDS` of their own."""
 
     def attack(self, place: Path) -> AbstractContextManager[Case]: ...
+
+    def parser(self, place: Path) -> "AbstractContextManager[Parser]": ...
 
 
 class Parser(NamedTuple):
@@ -62,11 +63,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Found:
-    """An escape: what it is called, and how it looks."""
+    """An escape: what it is called, how it looks, and the case's seed, or the file that atheris found."""
 
     kind: str
     seed: int
     text: str
+    file: Path | None = None
 
 
 @dataclass
@@ -82,6 +84,14 @@ class Tally:
     @property
     def escaped(self) -> int:
         return sum(self.counts.values())
+
+    def __add__(self, other: "Tally") -> "Tally":
+        total = Tally(self.cases + other.cases, self.refused + other.refused, self.guided + other.guided)
+        for tally in (self, other):
+            for kind, count in tally.counts.items():
+                total.counts[kind] = total.counts.get(kind, 0) + count
+                total.escapes[kind] = (total.escapes.get(kind, []) + tally.escapes[kind])[:KEPT]
+        return total
 
     def add(self, found: Found) -> None:
         self.counts[found.kind] = self.counts.get(found.kind, 0) + 1
@@ -175,6 +185,7 @@ class _Board:
 
 def _work(tasks: Sequence[Task], package: str, board: _Board, outbox: Connection) -> None:
     quieten()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # ONNX Runtime prints what it thinks of broken graphs
     for index, task in enumerate(tasks):
         _run(index, task, load(task.name, package), board, outbox)
 
@@ -240,7 +251,9 @@ def _watch(tasks: Sequence[Task], package: str, tallies: dict[str, Tally]) -> li
     index, seed, since = board.now
     if since == 0:
         raise RuntimeError(f"{tasks[index].name}: cannot be set up; what it said is above")
-    kind = f"hangs for more than {bound(load(tasks[index].name, package)):g} s" if hung else _signal(worker.exitcode)
+    kind = (
+        f"hangs for more than {bound(load(tasks[index].name, package)):g} s" if hung else _signal(worker.exitcode)
+    )
     tallies[tasks[index].name].cases += 1
     tallies[tasks[index].name].add(Found(kind, seed, ""))
     return _left(tasks[index], seed, monotonic() - began) + list(tasks[index + 1 :])

@@ -23,7 +23,25 @@ from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.run import open_image
 
 FORMATS = ("png", "jpeg", "gif", "bmp", "webp", "tiff", "ppm")
-MODES = ("1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "LA", "PA", "RGBa", "La", "I;16", "I;16B")
+MODES = (
+    "1",
+    "L",
+    "P",
+    "RGB",
+    "RGBA",
+    "CMYK",
+    "YCbCr",
+    "LAB",
+    "HSV",
+    "I",
+    "F",
+    "LA",
+    "PA",
+    "RGBa",
+    "La",
+    "I;16",
+    "I;16B",
+)
 TYPES = (np.uint8, np.uint16, np.int8, np.int64, np.float16, np.float32, np.float64, np.bool_, np.complex64, object)
 SIDES = (0, 1, 2, 3, 31, 32, 33, 100, 1000)
 LONG = (10_000, 200_000)

@@ -1,7 +1,7 @@
 """Descriptions of bundles that are not what an exporter writes: `manifest.json`, byte by byte and value by value.
 
-Must happen: a `BundleError` when the bundle is opened, or a manifest in which every file is inside the folder, every
-name is safe, and `pluto info` has something printable to say. Hashes are not looked at here (`bundles` does that).
+Must happen: a `BundleError` when the bundle is opened, or a manifest in which every file is inside the folder,
+every name is safe, and `pluto info` has something printable to say. Hashes are for `bundles`.
 """
 
 import json

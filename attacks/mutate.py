@@ -13,7 +13,18 @@ from safetensors.numpy import save
 Tensors = Mapping[str, NDArray[Any]]
 
 BYTES = (0, 1, 0x0A, 0x20, 0x22, 0x2D, 0x2F, 0x30, 0x5B, 0x5C, 0x7B, 0x7F, 0x80, 0xC0, 0xED, 0xFE, 0xFF)
-TOKENS = (b"NaN", b"-1e999", b"null", b"\\ud800", b"\\u0000", b"[" * 40, b"1" * 40, b"9" * 5000, b"../", b"\xed\xa0\x80")
+TOKENS = (
+    b"NaN",
+    b"-1e999",
+    b"null",
+    b"\\ud800",
+    b"\\u0000",
+    b"[" * 40,
+    b"1" * 40,
+    b"9" * 5000,
+    b"../",
+    b"\xed\xa0\x80",
+)
 SCALARS = (
     None,
     True,
@@ -120,9 +131,11 @@ def _change(rng: Random, value: Any) -> Any:
         elif kind == 1 and isinstance(holder, list):
             holder.insert(key, inner)
         elif kind == 1:
-            holder[str(hostile(rng))[:60]] = inner
+            holder |= {str(hostile(rng))[:60]: inner}
         elif kind == 2 and isinstance(inner, int | float):
-            holder[key] = rng.choice((inner + 1, inner - 1, -inner, inner * 2, inner * 10**6, float(inner), str(inner)))
+            holder[key] = rng.choice(
+                (inner + 1, inner - 1, -inner, inner * 2, inner * 10**6, float(inner), str(inner))
+            )
         elif kind == 3:
             other = rng.choice(list(holder)) if isinstance(holder, dict) else rng.randrange(len(holder))
             holder[key] = holder[other]

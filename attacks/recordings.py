@@ -1,6 +1,6 @@
 """Recordings of streams that no recorder wrote.
 
-Must happen: a `RecordingError`; or a recording of which `pluto replay` makes a table and a page that can be written.
+Must happen: a `RecordingError`; or a recording of which `pluto replay` makes a table and a page to be written.
 """
 
 import json

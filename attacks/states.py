@@ -1,7 +1,7 @@
 """Files of learned state: damaged, cut short, of other types and shapes, with a digest that is wrong or right.
 
-Must happen: a `StoreError` or `BundleError`, and nothing changes; or a state with which predictions are finite. Where
-the generation before it is whole, a file that is not is passed over for it, and nothing that was learned is lost.
+Must happen: a `StoreError` or `BundleError`, and nothing changes; or a state with which predictions are finite.
+Where the generation before it is whole, a file that is not is passed over for it, and nothing learned is lost.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,6 @@ from attacks.world import check_prediction, frames, runtime
 from pluto_edge import Runtime
 from pluto_edge.errors import BundleError, StoreError
 from pluto_edge.runtime import persistence
-
 
 PREDICTED = 0.1  # of the states that are taken: a prediction costs as much as twenty restores
 

@@ -1,7 +1,7 @@
-"""Several threads that do everything at once to one runtime: predict, learn, reset, save, restore, modules, streams.
+"""Several threads that do everything at once to one runtime: predict, learn, reset, save, restore, add, remove.
 
-Must happen: each call ends well or with a `PlutoError`, predictions are finite, nothing deadlocks, and after a reset
-the runtime says bit for bit what it said at first.
+Must happen: each call ends well or with a `PlutoError`, predictions are finite, nothing deadlocks, and after a
+reset the runtime says bit for bit what it said at first.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Disks that fail or take their time, processes that die and power cuts, at the n-th call of the operating system."""
+"""Disks that fail or are slow, processes that die, power cuts: at the n-th call of the operating system."""
 
 import errno
 import os
@@ -11,8 +11,8 @@ import pytest
 
 from pluto_edge import _files
 
-# fail: the call says that the disk is full. kill: the process is gone. lose: the power is gone, and with it what was
-# written and not flushed. delay: before the call somebody else comes and looks.
+# fail: the call says that the disk is full. kill: the process is gone. lose: the power is gone, and with it what
+# was written and not flushed. delay: before the call somebody else comes and looks.
 Mode = Literal["fail", "kill", "lose", "delay"]
 
 CALLS = ("open", "rename", "replace", "link", "unlink", "rmdir", "mkdir")
@@ -25,7 +25,9 @@ class Killed(BaseException):
 class Faults:
     """Counts calls: `CALLS`, `fsync`, a file's `write`, the exchange of names. The n-th goes wrong."""
 
-    def __init__(self, at: int | None = None, mode: Mode = "fail", look: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, at: int | None = None, mode: Mode = "fail", look: Callable[[], object] = lambda: None
+    ) -> None:
         self.at, self.mode, self.look = at, mode, look
         self.calls, self.dead, self._looking = 0, False, False
         self._written: dict[int, int] = {}  # inode to a handle of our own: written and not flushed
