@@ -130,8 +130,8 @@ def _change(rng: Random, value: Any) -> Any:
             del holder[key]
         elif kind == 1 and isinstance(holder, list):
             holder.insert(key, inner)
-        elif kind == 1:
-            holder |= {str(hostile(rng))[:60]: inner}
+        elif kind == 1 and isinstance(holder, dict):
+            holder[str(hostile(rng))[:60]] = inner
         elif kind == 2 and isinstance(inner, int | float):
             holder[key] = rng.choice(
                 (inner + 1, inner - 1, -inner, inner * 2, inner * 10**6, float(inner), str(inner))

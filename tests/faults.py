@@ -111,9 +111,13 @@ def faulty(faults: Faults, exchange: bool) -> Iterator[Faults]:
 
 
 def every_fault(
-    prepare: Callable[[], None], act: Callable[[], object], check: Callable[[], object], exchange: bool = True
+    prepare: Callable[[], None],
+    act: Callable[[], object],
+    check: Callable[[], object],
+    exchange: bool = True,
+    step: int = 1,
 ) -> int:
-    """`act` on a fresh `prepare`, with a fault at every call in turn.
+    """`act` on a fresh `prepare`, with a fault at every call in turn, or at every so many (`step`).
 
     After each, `check` must pass, and again after a second `act` without faults. Gives how many calls there are.
     """
@@ -122,8 +126,8 @@ def every_fault(
         act()
     check()
     assert clean.calls
-    for mode in get_args(Mode):
-        for at in range(1, clean.calls + 1):
+    for number, mode in enumerate(get_args(Mode)):
+        for at in range(1 + number * step // 4, clean.calls + 1, step):
             prepare()
             try:
                 with faulty(Faults(at, mode, check), exchange):
