@@ -76,10 +76,16 @@ def parse_file(name: str, file: Path) -> int:
 
 
 def table(tallies: dict[str, Tally]) -> str:
-    rows = [(n, *map("{:,}".format, (t.cases, t.guided, t.refused, t.escaped))) for n, t in tallies.items()]
-    total = sum(tallies.values(), Tally())
-    rows.append(("all", *map("{:,}".format, (total.cases, total.guided, total.refused, total.escaped))))
-    return _text.table(("attack", "cases", "by atheris", "refused", "escapes"), rows, right=range(1, 5))
+    rows = [_row(name, tally) for name, tally in tallies.items()]
+    rows.append(_row("all", sum(tallies.values(), Tally())))
+    header = ("attack", "cases", "of them by seed", "refused of these", "by atheris", "escapes")
+    return _text.table(header, rows, right=range(1, 6))
+
+
+def _row(name: str, tally: Tally) -> tuple[str, ...]:
+    """What atheris makes is counted, but not whether it was refused."""
+    counts = (tally.cases, tally.cases - tally.guided, tally.refused, tally.guided, tally.escaped)
+    return (name, *(f"{count:,}" for count in counts))
 
 
 def escapes(tallies: dict[str, Tally]) -> str:

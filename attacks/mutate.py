@@ -133,9 +133,7 @@ def _change(rng: Random, value: Any) -> Any:
         elif kind == 1 and isinstance(holder, dict):
             holder[str(hostile(rng))[:60]] = inner
         elif kind == 2 and isinstance(inner, int | float):
-            holder[key] = rng.choice(
-                (inner + 1, inner - 1, -inner, inner * 2, inner * 10**6, float(inner), str(inner))
-            )
+            holder[key] = rng.choice((inner + 1, inner - 1, -inner, inner * 2, inner * 10**6, str(inner)[:99]))
         elif kind == 3:
             other = rng.choice(list(holder)) if isinstance(holder, dict) else rng.randrange(len(holder))
             holder[key] = holder[other]
