@@ -278,9 +278,13 @@ def picture(lines: list[Line]) -> bytes:
     figure = Figure(figsize=(11, 7.5), layout="constrained")
     accuracy, latency, memory = figure.subplots(3, 1, sharex=True)
     frames = [line.frame for line in lines]
-    accuracy.plot(frames, rolling(lines, "right", "counted"), label="the stream")
+    whole = slice(ROUND - 1 if len(lines) > ROUND else 0, None)  # before, not every condition has been there
+    accuracy.plot(frames[whole], rolling(lines, "right", "counted")[whole], label="the stream")
     accuracy.plot(
-        frames, rolling(lines, "plain_right", "plain_counted"), label="as exported, frame by frame", alpha=0.6
+        frames[whole],
+        rolling(lines, "plain_right", "plain_counted")[whole],
+        label="as exported, frame by frame",
+        alpha=0.6,
     )
     accuracy.set_ylabel("accuracy, %, of all conditions")
     accuracy.legend(loc="lower right")
@@ -303,9 +307,9 @@ def picture(lines: list[Line]) -> bytes:
 
 
 def summary(lines: list[Line]) -> str:
-    tenth = max(len(lines) // 10, 1)
-    header = ("", "all frames", "first tenth", "last tenth")
-    parts = (lines, lines[:tenth], lines[-tenth:])
+    few = max(len(lines) // 10 // ROUND, 1) * ROUND  # about a tenth, with every condition equally often
+    parts = (lines, lines[:few], lines[-few:])
+    header = ("", "all frames", f"first {REPORT * len(parts[1]):,}", f"last {REPORT * len(parts[2]):,}")
 
     def row(name: str, value: Any, form: str = "{:,.1f}") -> tuple[str, ...]:
         return (name, *(form.format(value(part)) for part in parts))

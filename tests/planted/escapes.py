@@ -1,4 +1,4 @@
-"""Every fourth case: an exception, a refusal, a crash, a hang."""
+"""By the seed: a refusal, an exception, a loss, a crash, a hang."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from attacks.harness import Case, Escape
 from pluto_edge.errors import StoreError
 
 SECONDS = 2.0
-# Random(seed).randrange(5), for seeds 0 to 7, is this; the tests count on it
+# of seeds 0 to 7
 KINDS = tuple(Random(seed).randrange(5) for seed in range(8))
 
 
