@@ -27,7 +27,7 @@ from pluto_edge.train.module import Recipe
 from pluto_edge.train.selector import SelectorRecipe
 from pluto_edge.train.trainer import BackboneChoice, create_store, run_train
 
-STEP = int(os.environ.get("PLUTO_EVERY_FAULT", "40"))
+STEP = int(os.environ.get("PLUTO_EVERY_FAULT", "64"))
 OPTIONS = {**TINY, "depth": 1}
 
 
