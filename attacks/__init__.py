@@ -12,8 +12,8 @@ case that takes longer than the attack's `SECONDS`. Everything in a case comes f
 seed does the same again.
 
 Files that attack a parser have `parser(place)`, too: what parses, and samples to start from. Where atheris is
-installed (`pip install atheris`; tried: 3.0.0 on Python 3.11) half of their time goes into inputs that it finds, guided
-by the branches that they reach.
+installed (`pip install atheris`; 3.0.0 was tried on Python 3.11) half of their time goes into inputs that it finds,
+guided by the branches that they reach.
 """
 
 ATTACKS = (

@@ -1,8 +1,6 @@
 """atheris on the parsers: inputs that reach new branches are kept, and changed further.
 
-    python -m attacks.guided states 60 folder/     # seconds; samples and what it finds go to the folder
-
-An input that escapes is written to the folder; `python -m attacks --only states --input FILE` does it again.
+An input that escapes is written to a folder; `python -m attacks --only states --input FILE` does it again.
 atheris takes over its process and ends it, so each parser has one of its own.
 """
 
@@ -31,7 +29,8 @@ def run(name: str, seconds: float, folder: Path) -> Tally:
     folder.mkdir(parents=True, exist_ok=True)
     known = set(folder.glob("*-*"))
     command = [sys.executable, "-m", "attacks.guided", name, str(max(round(seconds), 1)), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    with scratch() as place:  # here, for atheris ends its process without further ado
+        done = subprocess.run([*command, place], capture_output=True, text=True, errors="replace")
     tally = Tally()
     counted = re.search(r"stat::number_of_executed_units:\s*(\d+)", done.stderr)
     tally.cases = tally.guided = int(counted[1]) if counted else 0
@@ -44,7 +43,7 @@ def run(name: str, seconds: float, folder: Path) -> Tally:
 
 
 def main() -> None:
-    name, seconds, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    name, seconds, folder, place = sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
     import atheris
 
     with atheris.instrument_imports(include=["pluto_edge"]):
@@ -52,7 +51,7 @@ def main() -> None:
     quieten()
     corpus = folder / "corpus"
     corpus.mkdir(exist_ok=True)
-    with scratch() as place, attack.parser(Path(place)) as parser:
+    with attack.parser(place) as parser:
         for number, sample in enumerate(parser.samples):
             (corpus / f"sample{number}").write_bytes(sample)
         options = [f"-max_total_time={seconds}", f"-timeout={bound(attack):.0f}", f"-max_len={LONGEST}"]

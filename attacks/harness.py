@@ -26,6 +26,7 @@ Case = Callable[[random.Random], None]
 
 SECONDS = 20.0  # that a case may take, if its attack says nothing else
 MEMORY = 8 << 30  # bytes of address space: what wants more gets a MemoryError
+MEMORY_FOLDER = Path("/dev/shm")
 KEPT = 3  # seeds of each kind of escape
 POLL = 0.5  # seconds from one look at a worker to the next
 
@@ -139,10 +140,13 @@ def mutating(parser: Parser, change: Callable[[random.Random, bytes], bytes]) ->
     return case
 
 
-def scratch() -> tempfile.TemporaryDirectory[str]:
-    """A folder for what is attacked, in memory where there is such a place."""
-    memory = Path("/dev/shm")
-    return tempfile.TemporaryDirectory(prefix="attack-", dir=memory if memory.is_dir() else None)
+def scratch(within: Path | None = None) -> tempfile.TemporaryDirectory[str]:
+    """A folder for what is attacked, in memory where there is such a place.
+
+    A process that may be killed makes its own `within` one of the process that watches it, which cleans up.
+    """
+    memory = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+    return tempfile.TemporaryDirectory(prefix="attack-", dir=within or memory)
 
 
 def quieten() -> None:
@@ -183,20 +187,20 @@ class _Board:
         return int(self._shared[3 + 2 * task]), int(self._shared[4 + 2 * task])
 
 
-def _work(tasks: Sequence[Task], package: str, board: _Board, outbox: Connection) -> None:
+def _work(tasks: Sequence[Task], package: str, within: Path, board: _Board, outbox: Connection) -> None:
     quieten()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # ONNX Runtime prints what it thinks of broken graphs
     for index, task in enumerate(tasks):
-        _run(index, task, load(task.name, package), board, outbox)
+        _run(index, task, load(task.name, package), within, board, outbox)
 
 
-def _run(index: int, task: Task, attack: Attack, board: _Board, outbox: Connection) -> None:
+def _run(index: int, task: Task, attack: Attack, within: Path, board: _Board, outbox: Connection) -> None:
     """All cases of a task. After an escape, what is attacked is set up anew."""
     until = None if task.seconds is None else monotonic() + task.seconds
     last = None if task.cases is None else task.first + task.cases
     seed = task.first
     while True:
-        with scratch() as place, attack.attack(Path(place)) as case:
+        with scratch(within) as place, attack.attack(Path(place)) as case:
             while True:
                 if (last is not None and seed >= last) or (until is not None and monotonic() >= until):
                     return
@@ -221,14 +225,15 @@ def run(tasks: Sequence[Task], package: str = "attacks") -> dict[str, Tally]:
     tallies = {task.name: Tally() for task in tasks}
     left = list(tasks)
     while left:
-        left = _watch(left, package, tallies)
+        with scratch() as within:
+            left = _watch(left, package, Path(within), tallies)
     return tallies
 
 
-def _watch(tasks: Sequence[Task], package: str, tallies: dict[str, Tally]) -> list[Task]:
+def _watch(tasks: Sequence[Task], package: str, within: Path, tallies: dict[str, Tally]) -> list[Task]:
     """One worker, until it is done, crashes or hangs; gives the tasks that are left."""
     board, (inbox, outbox) = _Board(len(tasks)), _CONTEXT.Pipe(duplex=False)
-    worker = _CONTEXT.Process(target=_work, args=(tasks, package, board, outbox), daemon=True)
+    worker = _CONTEXT.Process(target=_work, args=(tasks, package, within, board, outbox), daemon=True)
     began = monotonic()
     worker.start()
     outbox.close()

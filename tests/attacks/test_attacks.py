@@ -43,14 +43,16 @@ def test_samples_are_good(tmp_path: Path, name: str) -> None:
             parser.parse(sample)
 
 
-def test_what_escapes_is_counted() -> None:
-    """Exceptions, losses, crashes and hangs are told apart, and the cases after them are run."""
+def test_what_escapes_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exceptions, losses, crashes and hangs are told apart, the cases after them are run, and nothing is left."""
     from planted.escapes import KINDS
 
+    monkeypatch.setattr(harness, "MEMORY_FOLDER", tmp_path)
     expected, seeds = Counter(KINDS), range(len(KINDS))
     assert set(expected) == {0, 1, 2, 3, 4}
     tally = harness.run([Task("escapes", cases=len(seeds))], package="planted")["escapes"]
     assert (tally.cases, tally.refused, tally.escaped) == (8, expected[0], 8 - expected[0])
+    assert list(tmp_path.iterdir()) == []
     counts = tally.counts
     names = (
         "",
