@@ -34,13 +34,13 @@ OPTIONS = {**TINY, "depth": 1}
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is only computed is computed once; what is written is written every time."""
-    made: dict[str, Any] = {}
+    made: dict[tuple[Any, ...], Any] = {}
     regress = module._regress
 
-    def once(*tensors: Any) -> Any:
-        key = hashlib.sha256(b"".join(bytes(repr(t), "utf8") for t in tensors)).hexdigest()
+    def once(x: torch.Tensor, y: torch.Tensor, *numbers: float) -> Any:
+        key = (x.numpy().tobytes(), y.numpy().tobytes(), numbers)
         if key not in made:
-            made[key] = regress(*tensors)
+            made[key] = regress(x, y, *numbers)
         return made[key]
 
     monkeypatch.setattr(module, "_regress", once)
