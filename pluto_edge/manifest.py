@@ -70,6 +70,10 @@ class ParityEntry:
     error: float
     tolerance: float
 
+    def __post_init__(self) -> None:
+        if not self.tolerance > 0:
+            raise ConfigError(f"tolerance: want more than 0, got {self.tolerance}")
+
     @property
     def passed(self) -> bool:
         return self.error <= self.tolerance

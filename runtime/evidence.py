@@ -63,8 +63,9 @@ class Domains:
 
     def weigh(self, recent: NDArray[np.floating], images: NDArray[np.floating]) -> Wide:
         """How much of each image belongs to each domain, given the recent ones (x̂ [n,d], with the images among
-        them or not): [B,N], rows sum to at most 1. What is missing is unknown."""
-        context = (recent.astype(np.float64) - self.origin) @ self.whiten
+        them or not; where there are none, the images themselves): [B,N], rows sum to at most 1. What is missing is
+        unknown."""
+        context = ((recent if len(recent) else images).astype(np.float64) - self.origin) @ self.whiten
         likelihoods = self._log_likelihoods(context)
         shares = np.full(len(self.names), 1 / len(self.names))
         for _ in range(ROUNDS):

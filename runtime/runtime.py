@@ -15,7 +15,7 @@ from pluto_edge.runtime.learner import Learner
 from pluto_edge.runtime.network import Network
 from pluto_edge.runtime.prediction import Prediction
 from pluto_edge.runtime.session import Engine, Provider
-from pluto_edge.runtime.stream import OnChange, Stream, for_batches, learning_thread
+from pluto_edge.runtime.stream import OnChange, Stream, for_batches, learning_thread, on_learning_thread
 
 __all__ = ["Runtime"]
 
@@ -200,7 +200,7 @@ class Runtime:
         for stream in streams:  # under no lock: a step that ends now may call back
             stream.close()
         if worker is not None:
-            worker.shutdown()
+            worker.shutdown(wait=not on_learning_thread())
 
     def __enter__(self) -> "Runtime":
         return self

@@ -162,8 +162,11 @@ class Stream:
         return prediction
 
     def wait(self) -> None:
-        """Until no step is under way; an error that one ended with is raised here."""
-        if self._pending is not None:
+        """Until no step is under way; an error that one ended with is raised here.
+
+        On the learning thread, in a callback, nothing is waited for: the step that called it would never end.
+        """
+        if self._pending is not None and not on_learning_thread():
             self._pending.exception()
         self._surface()
 
@@ -172,8 +175,9 @@ class Stream:
         self.closed = True
         if self._pending is not None:
             self._pending.cancel()
-            with suppress(Exception):
-                self._pending.result()
+            if not on_learning_thread():
+                with suppress(Exception):
+                    self._pending.result()
         self._forget()
 
     def __enter__(self) -> "Stream":
@@ -338,10 +342,19 @@ def for_batches(config: AdaptConfig, batch: int) -> AdaptConfig:
 
 def learning_thread() -> ThreadPoolExecutor:
     """The one thread that learns for all streams of a runtime."""
-    return ThreadPoolExecutor(1, "pluto-learning", _be_nice)
+    return ThreadPoolExecutor(1, "pluto-learning", _begin_thread)
 
 
-def _be_nice() -> None:
+_thread = threading.local()
+
+
+def on_learning_thread() -> bool:
+    """Whether this is a callback of a step in the background, which must not wait for steps."""
+    return getattr(_thread, "learns", False)
+
+
+def _begin_thread() -> None:
     """On Linux threads have a priority of their own, and hand it on to those they start."""
+    _thread.learns = True
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import pluto_edge
+from attacks import ATTACKS
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {"torch", "timm", "torchvision", "onnx", "onnxscript", "onnx_ir"}
@@ -37,6 +38,27 @@ def test_device_code_imports_nothing_heavy(file: Path) -> None:
 def test_runtime_never_imports_its_users_or_export_or_train(file: Path) -> None:
     others = ("pluto_edge.export", "pluto_edge.train", "pluto_edge.evaluate")
     assert not [n for n in imports(file) if n.startswith(others)]
+
+
+@pytest.mark.parametrize("file", sources("attacks"), ids=str)
+def test_attacks_need_no_torch(file: Path) -> None:
+    """What attacks a device's code runs on the device."""
+    others = ("pluto_edge.export", "pluto_edge.train", "pluto_edge.evaluate")
+    assert not {name.partition(".")[0] for name in imports(file)} & HEAVY
+    assert not [n for n in imports(file) if n.startswith(others)]
+
+
+def test_every_attack_is_run() -> None:
+    """Each file that has an attack is in the list, says in its docstring what must happen, and nothing else is."""
+    files = [f for f in sources("attacks") if "def attack(" in f.read_text() and f.stem != "harness"]
+    assert tuple(f.stem for f in files) == ATTACKS
+    for file in files:
+        assert "Must happen:" in (ast.get_docstring(ast.parse(file.read_text())) or "")
+
+
+@pytest.mark.parametrize("file", [*sources("pluto_edge"), *sources("runtime"), *sources("export")], ids=str)
+def test_what_ships_never_imports_attacks(file: Path) -> None:
+    assert not [n for n in imports(file) if n.partition(".")[0] in ("attacks", "tests")]
 
 
 @pytest.mark.parametrize("file", sources("evaluate"), ids=str)

@@ -1,7 +1,8 @@
 """Writes are whole: at whatever call a disk fails or a process dies, the old or the new is there, and readable."""
 
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,14 @@ from pluto_edge.modules import Module
 from pluto_edge.store import Store
 
 EXCHANGE = pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "two renames"])
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is such a place: hundreds of bundles come and go."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as place:
+        yield Path(place)
 
 
 def clear(folder: Path) -> None:
@@ -110,8 +119,8 @@ def test_a_first_folder(tmp_path: Path, exchange: bool) -> None:
 
 
 @EXCHANGE
-def test_modules(make_store: Callable[..., Store], tmp_path: Path, exchange: bool) -> None:
-    place = tmp_path / "store"
+def test_modules(make_store: Callable[..., Store], in_memory: Path, exchange: bool) -> None:
+    place = in_memory / "store"
 
     def prepare() -> None:
         shutil.rmtree(place, ignore_errors=True)
@@ -132,9 +141,9 @@ def test_modules(make_store: Callable[..., Store], tmp_path: Path, exchange: boo
 
 
 @EXCHANGE
-def test_bundles(make_bundle: Callable[..., Path], tmp_path: Path, exchange: bool) -> None:
+def test_bundles(make_bundle: Callable[..., Path], in_memory: Path, exchange: bool) -> None:
     """`run_export` over an old bundle; what it computes is taken from bundles that are there."""
-    out, made = tmp_path / "place/bundle", {n: make_bundle("vpt", n) for n in (1, 3)}
+    out, made = in_memory / "place/bundle", {n: make_bundle("vpt", n) for n in (1, 3)}
     contents = {p.relative_to(made[3]): p.read_bytes() for p in made[3].rglob("*") if p.is_file()}
 
     def prepare() -> None:

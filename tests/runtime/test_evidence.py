@@ -122,3 +122,9 @@ def test_shares_are_shares(recent: int, count: int, level: float, spread: float,
         level + spread * dice.standard_normal((count, WIDTH)),
     )
     assert np.isfinite(shares).all() and (shares >= 0).all() and (shares.sum(axis=1) <= 1 + 1e-9).all()
+
+
+def test_without_recent_images_the_images_themselves_count() -> None:
+    """A reset or a change of domain empties what is recent, perhaps while a step weighs its images."""
+    known, images = domains("fog", "night", "rain"), draw("night", 16)
+    np.testing.assert_array_equal(known.weigh(images[:0], images), known.weigh(images, images))
