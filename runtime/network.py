@@ -1,11 +1,13 @@
 """The graphs and the modules, on the engine's device: everything that streams share and nothing that learns."""
 
+import hashlib
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +37,16 @@ MEAN_ENTROPY = Objective()  # of all samples
 
 @dataclass(frozen=True)
 class Loaded:
-    """A module on the device, the affines that it was exported with, and its source's statistics if known."""
+    """A module on the device, the affines that it was exported with, and its source's statistics if known.
+
+    `digest` is of all its tensors: what was learned with a module is of use to that very module only.
+    """
 
     tensors: Mapping[str, Tensor]
     exported: Affines
     role: Role
     reference: Reference | None
+    digest: str
 
 
 class Modules(dict[str, Loaded]):
@@ -59,6 +65,10 @@ class Modules(dict[str, Loaded]):
     def references(self) -> dict[str, Reference]:
         """Of the modules that have a signature."""
         return {n: m.reference for n, m in self.items() if m.reference is not None}
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        return {n: m.digest for n, m in self.items()}
 
     @cached_property
     def domains(self) -> Domains | None:
@@ -164,12 +174,14 @@ class Pass:
 
 
 class Network:
+    """`modules` is replaced when one comes or goes; whoever needs them more than once works with a `snapshot`."""
+
     def __init__(self, bundle: Bundle, engine: Engine) -> None:
         self.bundle, self.engine = bundle, engine
         self._contracts = contracts(bundle.manifest)
         self._embed = self._open(EMBED)
         self._forward = self._open(FORWARD)
-        self._adapt: Graph | None = None
+        self._late: dict[str, Graph] = {}  # shared with snapshots
         self._lock = threading.Lock()
         self.gate = Gate()
         self.micro_batch = micro_batch(bundle.manifest, FORWARD_VALUES)
@@ -182,9 +194,13 @@ class Network:
     def adapt(self) -> Graph:
         """The gradient graph, opened when it is first needed: a runtime that only predicts never pays for it."""
         with self._lock:
-            if self._adapt is None:
-                self._adapt = self._open(ADAPT)
-            return self._adapt
+            if ADAPT not in self._late:
+                self._late[ADAPT] = self._open(ADAPT)
+            return self._late[ADAPT]
+
+    def snapshot(self) -> Self:
+        """The same graphs with the modules as they are now, whoever comes or goes meanwhile."""
+        return copy(self)
 
     def _open(self, name: str) -> Graph:
         return self.engine.open(self.bundle.file(name), self._contracts[name])
@@ -193,8 +209,6 @@ class Network:
         """Load one module from a store's folder; it takes part in the next call."""
         config = read_module_config(Path(path))
         manifest = self.bundle.manifest
-        if config.name in self.modules:
-            raise StoreError(f"{path}: there is a module {config.name!r} already")
         if config.classes != manifest.classes or config.dims != manifest.dims:
             raise StoreError(f"{path}: it is {config.dims}, the bundle holds {manifest.dims}, or classes differ")
         if config.architecture != manifest.architecture:
@@ -203,6 +217,8 @@ class Network:
         tensors = {**self.bundle.load_backbone_affines(), **module.tensors}
         module = Module(module.name, module.dims, tensors)
         with self._lock:
+            if module.name in self.modules:
+                raise StoreError(f"{path}: there is a module {module.name!r} already")
             self.modules = Modules({**self.modules, module.name: self._place(module, config.role)})
         return module.name
 
@@ -389,7 +405,15 @@ class Network:
         exported = Affines(module.tensors[LN_SCALE], module.tensors[LN_BIAS])
         signature = module.signature(BundleError)
         reference = Reference.of(signature, module.tensors["head_weight"]) if signature is not None else None
-        return Loaded(fixed, exported, role, reference)
+        return Loaded(fixed, exported, role, reference, _digest(module.tensors))
+
+
+def _digest(tensors: Mapping[str, NDArray[np.floating]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name} {value.dtype} {value.shape} ".encode() + value.tobytes())
+    return digest.hexdigest()
 
 
 def contracts(manifest: Manifest) -> dict[str, Contract]:

@@ -1,8 +1,8 @@
 """What a runtime has learned. Values are never changed in place: a step makes a new state, or none."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from pluto_edge.runtime.prototypes import Prototypes
 
 Array = NDArray[np.float32]
 Wide = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class State:
         labels: recent predictions, for the guard.
         evidence: of recent suspicious images, label and entropy as adapted and as exported.
         average: SAR's moving average of the entropy.
+        digests: by module the tensors (`Loaded.digest`) that affines, momentum and prototypes were learned with.
         steps, rollbacks, samples: counters since the state was fresh.
     """
 
@@ -100,6 +102,7 @@ class State:
     labels: tuple[int, ...] = ()
     evidence: tuple[tuple[int, int, float, float], ...] = ()
     average: float | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
     steps: int = 0
     rollbacks: int = 0
     samples: int = 0
@@ -110,3 +113,34 @@ class State:
         affines = (*self.affines.values(), *self.momentum.values(), *self.gathered.affines.values())
         numbers = all(np.isfinite(t).all() for t in tensors) and all(a.finite for a in affines)
         return numbers and self.prototypes.finite
+
+    def of(self, loaded: Mapping[str, str]) -> "State":
+        """What is of use with modules of these digests: all but what others of the same name have learned.
+
+        What a module has learned that is not loaded waits for it; gradients do not.
+        """
+        others = [n for n, digest in self.digests.items() if loaded.get(n, digest) != digest]
+        waits = self.gathered.affines.keys()
+        if not others and waits <= loaded.keys():
+            return self
+        prototypes = self.prototypes
+        for name in others:
+            prototypes = prototypes.without(name)
+        return replace(
+            self,
+            affines=without(self.affines, others),
+            momentum=without(self.momentum, others),
+            gathered=self.gathered if waits <= loaded.keys() - set(others) else Gathered(),
+            prototypes=prototypes,
+            digests=without(self.digests, others),
+        )
+
+    def learned_with(self, loaded: Mapping[str, str]) -> "State":
+        """With the digests of the modules that it has learned for; what is not loaded keeps the one it has."""
+        names = self.affines.keys() | self.momentum.keys() | self.prototypes.modules.keys()
+        known = {**self.digests, **loaded}
+        return replace(self, digests={n: known[n] for n in sorted(names) if n in known})
+
+
+def without(values: Mapping[str, T], keys: Collection[str]) -> dict[str, T]:
+    return {k: v for k, v in values.items() if k not in keys}

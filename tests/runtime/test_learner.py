@@ -335,13 +335,14 @@ from types import SimpleNamespace
 import numpy as np
 from pluto_edge.modules import Dims, SelectorWeights
 from pluto_edge.runtime import persistence
+from pluto_edge.runtime.network import Modules
 from pluto_edge.runtime.state import Affines, State
 
 path, rng, last = Path(sys.argv[1]), random.Random(0), 0
 selector = SelectorWeights.random(width=48, classes=7, hidden_x=32, hidden_l=32, out=32)
 dims = Dims('vpt', 4, 48, 3, 7)
 bundle = SimpleNamespace(hash="h", manifest=SimpleNamespace(dims=dims))
-network = SimpleNamespace(bundle=bundle, modules={"m": None})
+network = SimpleNamespace(bundle=bundle, modules=Modules(m=SimpleNamespace(digest="d")))
 
 def state(n):
     scale = np.full((7, 48), n, np.float32)
