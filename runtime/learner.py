@@ -22,6 +22,7 @@ from pluto_edge.runtime import algorithm, beyond, guard, persistence, selector
 from pluto_edge.runtime.algorithm import Blend, Proposal
 from pluto_edge.runtime.events import MAX_EVENTS, Delivery, Event, Kind
 from pluto_edge.runtime.evidence import WINDOW
+from pluto_edge.runtime.forks import renew_after_fork
 from pluto_edge.runtime.network import Look, Modules, Network, Pass
 from pluto_edge.runtime.prototypes import Prototypes
 from pluto_edge.runtime.state import Array, Gathered, State, without
@@ -48,6 +49,10 @@ class Learner:
         self._tried = Prototypes()  # of the images that were watched: who fits them
         self._triers = network.modules  # who was asked; with others it starts anew
         self._left_out: frozenset[str] = frozenset()  # modules that said NaN or infinity when they last ran
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
         self._lock = threading.RLock()  # held to replace the state
         self._steps = threading.Lock()  # held for a whole step: they come one after another
 

@@ -17,6 +17,7 @@ from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle, Manifest
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Module, Role
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.evidence import Domains
+from pluto_edge.runtime.forks import renew_after_fork
 from pluto_edge.runtime.gate import Gate
 from pluto_edge.runtime.objective import Objective
 from pluto_edge.runtime.session import Contract, Engine, Graph, Shape, Tensor
@@ -182,13 +183,17 @@ class Network:
         self._embed = self._open(EMBED)
         self._forward = self._open(FORWARD)
         self._late: dict[str, Graph] = {}  # shared with snapshots
-        self._lock = threading.Lock()
+        self.renew()
+        renew_after_fork(self)
         self.gate = Gate()
         self.micro_batch = micro_batch(bundle.manifest, FORWARD_VALUES)
         self.micro_batch_adapt = micro_batch(bundle.manifest, ADAPT_VALUES)
         self.selector = bundle.load_selector()  # as exported
         entries = bundle.manifest.modules
         self.modules = Modules({e.name: self._place(bundle.load_module(e.name), e.role) for e in entries})
+
+    def renew(self) -> None:
+        self._lock = threading.Lock()
 
     @property
     def adapt(self) -> Graph:
@@ -393,8 +398,8 @@ class Network:
         return _Summed(logits, entropy, activations, Affines(scale, bias))
 
     def _run(self, graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        self.gate.wait()
-        return graph(inputs)
+        with self.gate.turn():
+            return graph(inputs)
 
     def _inputs(self, tokens: Tensor, module: Loaded, affines: Affines) -> dict[str, Tensor]:
         scale, bias = self.engine.tensor(affines.scale), self.engine.tensor(affines.bias)
