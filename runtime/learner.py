@@ -8,12 +8,14 @@ are written down under the lock and handed to `on_event` under none.
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from math import log
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, NotFiniteError
@@ -88,10 +90,11 @@ class Learner:
         tried: Prototypes,
         seen: Sequence[Pass] = (),
         activations: bool = False,
+        urgent: bool = True,
     ) -> tuple[Blend, Pass, Prototypes]:
         """The blend, the pass it was made from, and `tried` with these images: it says who fits, and no more."""
         modules, config = network.modules, self.config
-        with network.gate.urgent():
+        with network.gate.urgent() if urgent else nullcontext():
             if not beyond.applies(modules, config):
                 passed = network.run_finite(batch, state.affines, modules.specialists, seen=seen)
                 return _finite(self._without_step(modules, passed, state)), passed, tried
@@ -159,6 +162,7 @@ class Learner:
             proposal = self._propose(network, known, batch, stages, seen)
             with stages("guard"):
                 judged = self._judge(network, batch, known, proposal)
+                judged = self._keep_score(network, batch, known, proposal, judged)
             _finite(judged.blend)
         except Exception as error:
             plain = None
@@ -223,6 +227,7 @@ class Learner:
                 gathered=Gathered(),
                 prototypes=Prototypes(),
                 top=None,
+                compared=(),
                 average=None,
             )
             self._recent, self._tried = self._recent[:0], Prototypes()
@@ -246,6 +251,7 @@ class Learner:
                     affines=without(self.state.affines, [module]),
                     momentum=without(self.state.momentum, [module]),
                     prototypes=self.state.prototypes.without(module),
+                    compared=(),
                 )
             else:
                 self._recent, self._tried = self._recent[:0], Prototypes()
@@ -305,6 +311,48 @@ class Learner:
         if collapse:
             return _Judged(plain, self._exported, "rollback", collapse)
         return _Judged(blend, replace(state, evidence=evidence))
+
+    def _keep_score(
+        self, network: Network, batch: ImageBatch, before: State, proposal: Proposal, judged: "_Judged"
+    ) -> "_Judged":
+        """Compare some images with the exported weights.
+
+        Where these are contradicted too often, the step is not taken, and what was learned before it goes back a
+        part of the way, or altogether.
+        """
+        learned = before.affines or before.prototypes.modules or before.selector is not self._exported.selector
+        if not self.config.guard or not learned or judged.state is self._exported:
+            return judged
+        adapted, every = judged.blend.probabilities, np.arange(len(batch))
+        few = (before.samples + every) % guard.CANARY == 0
+        if not few.any():
+            return judged
+
+        def compare(samples: NDArray[np.intp]) -> Blend:
+            part, seen = batch.part(samples), (proposal.passed.rows(samples),)
+            return self._predict(network, part, self._exported, self._recent, Prototypes(), seen, urgent=False)[0]
+
+        try:
+            plain = compare(every[few])
+            compared = before.compared + guard.contradictions(adapted[few], plain.probabilities)
+            if guard.look_closer(compared[-guard.RECENT :]) and not few.all():
+                plain = compare(every)
+                compared += guard.contradictions(adapted[~few], plain.probabilities[~few])
+        except NotFiniteError:  # the exported weights say nothing to compare with
+            return judged
+        compared = compared[-guard.RECENT :]
+        share = guard.may_stay(compared)
+        if share == 1:
+            kept = 1.0 if len(compared) == guard.RECENT else before.kept
+            return replace(judged, state=replace(judged.state, compared=compared, kept=kept))
+        kept = before.kept * share
+        often = guard.HELPFUL / share
+        reason = f"the exported weights are contradicted {often:.1f} times as often as they expect to be wrong"
+        if kept < guard.GIVE_UP:
+            return _Judged(plain, self._exported, "rollback", f"{reason}: all that was learned is taken back")
+        state = before.shrunk(share, self._exported.selector, network.modules.exported)
+        state = replace(state, compared=(), kept=kept)
+        return _Judged(plain, state, "rollback", f"{reason}: {share:.0%} of what was learned stays")
 
     def _unchanged(self, modules: Modules, passed: Pass, before: State, reason: str) -> "_Judged":
         return _Judged(self._without_step(modules, passed, before), before, "rollback", reason)

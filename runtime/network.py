@@ -68,6 +68,10 @@ class Modules(dict[str, Loaded]):
         return {n: m.reference for n, m in self.items() if m.reference is not None}
 
     @cached_property
+    def exported(self) -> dict[str, Affines]:
+        return {n: m.exported for n, m in self.items()}
+
+    @cached_property
     def digests(self) -> dict[str, str]:
         return {n: m.digest for n, m in self.items()}
 
@@ -144,6 +148,17 @@ class Pass:
         column = self.names.index(name)
         activations = None if self.activations is None else self.activations[:, column]
         return Said(self.logits[:, column], self.features[:, column], activations)
+
+    def rows(self, samples: NDArray[np.intp]) -> "Pass":
+        """The pass of some of the images."""
+        return replace(
+            self,
+            logits=self.logits[samples],
+            features=self.features[samples],
+            x_hat=self.x_hat[samples],
+            activations=None if self.activations is None else self.activations[samples],
+            gradient=None,
+        )
 
     def only(self, names: Collection[str]) -> "Pass":
         """The pass as if these modules alone had run."""

@@ -86,6 +86,8 @@ class State:
         reliable: share of the last batch that was; not saved.
         labels: recent predictions, for the guard.
         evidence: of recent suspicious images, label and entropy as adapted and as exported.
+        compared: recent comparisons with the exported weights (`guard.contradictions`); not saved.
+        kept: what is left of what was learned since it was last found to do no harm, as a share; not saved.
         average: SAR's moving average of the entropy.
         digests: by module the tensors (`Loaded.digest`) that affines, momentum and prototypes were learned with.
         steps, rollbacks, samples: counters since the state was fresh.
@@ -101,6 +103,8 @@ class State:
     reliable: float = 1.0
     labels: tuple[int, ...] = ()
     evidence: tuple[tuple[int, int, float, float], ...] = ()
+    compared: tuple[tuple[bool, float], ...] = ()
+    kept: float = 1.0
     average: float | None = None
     digests: Mapping[str, str] = field(default_factory=dict)
     steps: int = 0
@@ -133,6 +137,22 @@ class State:
             gathered=self.gathered if waits <= loaded.keys() - set(others) else Gathered(),
             prototypes=prototypes,
             digests=without(self.digests, others),
+        )
+
+    def shrunk(self, share: float, selector: SelectorWeights, exported: Mapping[str, Affines]) -> "State":
+        """A share of the way from the exported weights to what was learned; its momentum is gone."""
+        tensors = {k: v + np.float32(share) * (self.selector.tensors[k] - v) for k, v in selector.tensors.items()}
+        return replace(
+            self,
+            selector=SelectorWeights(**tensors),
+            moments={},
+            affines={
+                n: exported[n].plus(a.plus(exported[n], -1.0), share) if n in exported else a
+                for n, a in self.affines.items()
+            },
+            momentum={},
+            gathered=Gathered(),
+            prototypes=self.prototypes.times(share),
         )
 
     def learned_with(self, loaded: Mapping[str, str]) -> "State":

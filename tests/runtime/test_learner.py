@@ -217,8 +217,11 @@ def varied(runtime: Runtime, count: int = 32) -> np.ndarray:
     return pool[order[:count]].astype(np.float32)
 
 
-def test_a_collapse_is_caught_and_taken_back(make_bundle: Callable[..., Path]) -> None:
+def test_a_collapse_is_caught_and_taken_back(
+    make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Plain entropy minimisation with a large step: without the guard every image becomes one class."""
+    monkeypatch.setattr(guard, "may_stay", lambda compared: 1.0)  # what notices gradual loss would be earlier
     loose, guarded = (Runtime(make_bundle(), config=replace(COLLAPSING, guard=g)) for g in (False, True))
     images = varied(loose)
     start = dominant_share(loose, images)
