@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pluto_edge import _text
+from pluto_edge.runtime.forks import renew_after_fork
 
 Kind = Literal["step", "gather", "rollback", "change", "reset", "restore", "module"]
 
@@ -60,8 +61,12 @@ class Delivery:
     def __init__(self, callback: Callable[[Event], None] | None) -> None:
         self._callback = callback
         self._waiting: deque[Event] = deque()
-        self._lock, self._busy = threading.Lock(), False
         self.errors = 0  # that the callback has raised
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        self._lock, self._busy = threading.Lock(), False
 
     def put(self, event: Event) -> None:
         if self._callback is not None:

@@ -1,8 +1,14 @@
-"""Whether adaptation has gone wrong.
+"""Whether adaptation has gone wrong: all at once, or little by little.
 
 Entropy minimisation collapses silently: every image becomes the same class, with great confidence. A stream
 that really shows one class looks just like that from the inside, so the judge is outside: the same images
 through the exported weights, which never learned anything. It is asked only when there is a suspicion.
+
+What is lost little by little raises no suspicion, so one image in four is compared in any case. If the adapted
+weights were always right, they would contradict the exported ones as often as these are wrong, and how often
+that is, these estimate themselves: 1 minus the probability of their answer. Adaptation that helps contradicts them
+less than half as often. One that contradicts them nearly as often as a judge without fault would does harm.
+(docs/adaptation.md has the figures that the bounds were chosen by.)
 """
 
 from collections.abc import Sequence
@@ -14,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from pluto_edge.runtime.selector import entropy
 
 Evidence = tuple[int, int, float, float]  # label adapted and exported, entropy adapted and exported
+Contradiction = tuple[bool, float]  # whether the labels differ, and how likely the exported one is wrong
 
 MIN_SAMPLES = 16  # fewer predictions say nothing about their spread
 MAX_WINDOW = 512
@@ -25,6 +32,15 @@ LOW_ENTROPY = 0.01  # of ln K
 # Verdict: the exported weights see the dominant class this much less often, or are this much less sure.
 SEEN_LESS = 0.3  # share of the adapted share, plus chance (1/K)
 HIGH_ENTROPY = 0.2  # of ln K
+
+# Gradual loss: how often the exported weights are contradicted, as a share of how often they expect to be wrong.
+CANARY = 4  # one image of so many is compared
+RECENT = 64  # comparisons that count
+HELPFUL = 0.4  # where adaptation helps, and where what was learned goes back to
+LOOK_CLOSER = 0.55  # from here on all images of the batch are compared
+TOO_OFTEN = 0.7  # what was learned goes back from here on
+FEWEST = 32  # comparisons: fewer say nothing
+GIVE_UP = 0.1  # what was learned goes altogether when less of it than this would be left
 
 
 def window(classes: int) -> int:
@@ -67,3 +83,21 @@ def verdict(evidence: Sequence[Evidence], classes: int) -> str | None:
     if sure.mean() < LOW_ENTROPY * log(classes) and plain_sure.mean() > HIGH_ENTROPY * log(classes):
         return f"collapse of entropy: {sure.mean():.3f}, with the exported weights {plain_sure.mean():.3f}"
     return None
+
+
+def contradictions(adapted: NDArray[np.floating], exported: NDArray[np.floating]) -> tuple[Contradiction, ...]:
+    """Probabilities [n,K] of the same images, both ways."""
+    differs, wrong = adapted.argmax(axis=1) != exported.argmax(axis=1), 1 - exported.max(axis=1)
+    return tuple((bool(d), float(w)) for d, w in zip(differs, wrong, strict=True))
+
+
+def look_closer(compared: Sequence[Contradiction]) -> bool:
+    return sum(d for d, _ in compared) > LOOK_CLOSER * sum(w for _, w in compared)
+
+
+def may_stay(compared: Sequence[Contradiction]) -> float:
+    """The share of what was learned that would contradict the exported weights as often as is helpful; 1 is all."""
+    differing, wrong = sum(d for d, _ in compared), sum(w for _, w in compared)
+    if len(compared) < FEWEST or differing <= TOO_OFTEN * wrong:
+        return 1.0
+    return HELPFUL * wrong / differing

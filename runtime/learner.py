@@ -7,13 +7,15 @@ are written down under the lock and handed to `on_event` under none.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from math import log
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, NotFiniteError
@@ -23,9 +25,10 @@ from pluto_edge.runtime.algorithm import Blend, Proposal
 from pluto_edge.runtime.continuity import Continuity
 from pluto_edge.runtime.events import MAX_EVENTS, Delivery, Event, Kind
 from pluto_edge.runtime.evidence import WINDOW
-from pluto_edge.runtime.network import Look, Network, Pass
+from pluto_edge.runtime.forks import renew_after_fork
+from pluto_edge.runtime.network import Look, Modules, Network, Pass
 from pluto_edge.runtime.prototypes import Prototypes
-from pluto_edge.runtime.state import Affines, Array, Gathered, State
+from pluto_edge.runtime.state import Array, Gathered, State, without
 from pluto_edge.runtime.timing import Stages
 
 AVERAGE = 0.9  # of SAR's moving average
@@ -48,14 +51,21 @@ class Learner:
         self._recent = np.zeros((0, network.bundle.manifest.dims.width), np.float32)  # x̂ of the last images
         self._tried = Prototypes()  # of the images that were watched: who fits them
         self._continuity = Continuity()  # of the images that were followed
+        self._triers = network.modules  # who was asked; with others it starts anew
         self._left_out: frozenset[str] = frozenset()  # modules that said NaN or infinity when they last ran
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
         self._lock = threading.RLock()  # held to replace the state
         self._steps = threading.Lock()  # held for a whole step: they come one after another
 
     def predict(self, batch: ImageBatch, activations: bool = False) -> tuple[Blend, Pass]:
         """The blend, and the pass it was made from."""
-        state = self.state
-        blend, passed, _ = self._predict(batch, state, self._recent, state.prototypes, activations=activations)
+        network, state = self._now()
+        blend, passed, _ = self._predict(
+            network, batch, state, self._recent, state.prototypes, activations=activations
+        )
         self._tell_left_out(passed)
         self.delivery.deliver()
         return blend, passed
@@ -65,24 +75,32 @@ class Learner:
 
         What `seen` (passes of the same images) has of it already is not computed again.
         """
-        return self._predict(batch, self._exported, self._recent[:0], Prototypes(), seen)[0]
+        network = self.network.snapshot()
+        return self._predict(network, batch, self._exported, self._recent[:0], Prototypes(), seen)[0]
+
+    def _now(self) -> tuple[Network, State]:
+        """The modules as they are, and what was learned with these very ones: both are read once a call."""
+        network = self.network.snapshot()
+        return network, self.state.of(network.modules.digests)
 
     def _predict(
         self,
+        network: Network,
         batch: ImageBatch,
         state: State,
         recent: Array,
         tried: Prototypes,
         seen: Sequence[Pass] = (),
         activations: bool = False,
+        urgent: bool = True,
     ) -> tuple[Blend, Pass, Prototypes]:
         """The blend, the pass it was made from, and `tried` with these images: it says who fits, and no more."""
-        network, modules, config = self.network, self.network.modules, self.config
-        with network.gate.urgent():
+        modules, config = network.modules, self.config
+        with network.gate.urgent() if urgent else nullcontext():
             if not beyond.applies(modules, config):
                 passed = network.run_finite(batch, state.affines, modules.specialists, seen=seen)
-                return _finite(self._without_step(passed, state)), passed, tried
-            look = self._look(batch, seen)
+                return _finite(self._without_step(modules, passed, state)), passed, tried
+            look = self._look(network, batch, seen)
             looks = beyond.looks_like(modules, _newest(recent, look.x_hat), look.x_hat, config)
             run = partial(network.run_finite, batch, state.affines, look=look, activations=activations)
             say = beyond.who_has_a_say(modules, tried, looks, config)
@@ -95,9 +113,9 @@ class Learner:
             blend = beyond.predict(modules, state, passed, say.weights(modules, state, passed), config)
             return _finite(blend), passed, tried
 
-    def _look(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> Look:
+    def _look(self, network: Network, batch: ImageBatch, seen: Sequence[Pass] = ()) -> Look:
         """How the images look; what `seen` (passes of the same images) knows of it is not computed again."""
-        look = Look(np.concatenate([p.x_hat for p in seen]), None) if seen else self.network.look(batch)
+        look = Look(np.concatenate([p.x_hat for p in seen]), None) if seen else network.look(batch)
         if not np.isfinite(look.x_hat).all():
             raise NotFiniteError("the images are not finite once they are embedded; look at mean and std")
         return look
@@ -115,8 +133,11 @@ class Learner:
 
         That decides who has a say. Nothing is learned.
         """
+        network, state = self._now()
+        tried = self._tried if network.modules is self._triers else Prototypes()
+        self._triers = network.modules
         blend, passed, self._tried = self._predict(
-            batch, self.state, self._recent, self._tried, activations=activations
+            network, batch, state, self._recent, tried, activations=activations
         )
         self._recent = _newest(self._recent, passed.x_hat)
         self._tell_left_out(passed)
@@ -151,13 +172,19 @@ class Learner:
     def _step(self, batch: ImageBatch, seen: Sequence[Pass]) -> tuple[Blend, Event]:
         before, stages = self.state, Stages()
         recent = self._recent
+        network = self.network.snapshot()
+        digests = network.modules.digests
+        known = before.of(digests)
         try:
-            proposal = self._propose(before, batch, stages, seen)
+            proposal = self._propose(network, known, batch, stages, seen)
             with stages("guard"):
-                judged = self._judge(batch, before, proposal)
+                judged = self._judge(network, batch, known, proposal)
+                judged = self._keep_score(network, batch, known, proposal, judged)
             _finite(judged.blend)
         except Exception as error:
-            plain = self._as_exported(batch) if isinstance(error, NotFiniteError) and before.affines else None
+            plain = None
+            if isinstance(error, NotFiniteError) and known.affines:
+                plain = self._as_exported(network, batch)
             if plain is not None:  # so what was learned is why
                 return plain, self._start_over(before, len(batch))
             reason = f"{type(error).__name__}: {error}"
@@ -169,7 +196,7 @@ class Learner:
                 self._emit(Event("rollback", self.state.steps, reason, samples=len(batch)))
             raise
         counted = replace(
-            judged.state,
+            judged.state.learned_with(digests),
             steps=before.steps + 1,
             samples=before.samples + len(batch),
             reliable=proposal.reliable / len(batch),
@@ -186,10 +213,10 @@ class Learner:
         self._tell_left_out(proposal.passed)
         return judged.blend, event
 
-    def _as_exported(self, batch: ImageBatch) -> Blend | None:
+    def _as_exported(self, network: Network, batch: ImageBatch) -> Blend | None:
         """What the exported weights say, if that is finite."""
         try:
-            return self._predict(batch, self._exported, self._recent, Prototypes())[0]
+            return self._predict(network, batch, self._exported, self._recent, Prototypes())[0]
         except NotFiniteError:
             return None
 
@@ -200,16 +227,18 @@ class Learner:
                 self.state = replace(self._exported, steps=before.steps + 1, rollbacks=before.rollbacks + 1)
             return self._emit(Event("rollback", self.state.steps, "logits are not finite", samples=samples))
 
-    def _propose(self, before: State, batch: ImageBatch, stages: Stages, seen: Sequence[Pass]) -> Proposal:
-        if not beyond.applies(self.network.modules, self.config):
-            return algorithm.propose(self.network, before, batch, self.config, stages, seen)
-        look = self._look(batch, seen)
+    def _propose(
+        self, network: Network, before: State, batch: ImageBatch, stages: Stages, seen: Sequence[Pass]
+    ) -> Proposal:
+        if not beyond.applies(network.modules, self.config):
+            return algorithm.propose(network, before, batch, self.config, stages, seen)
+        look = self._look(network, batch, seen)
         if not seen:  # a stream has watched its frames already
             self._recent = _newest(self._recent, look.x_hat)
-        continuity = replace(self._continuity, beliefs=None) if seen else self._continuity
-        return beyond.propose(
-            self.network, before, batch, self.config, stages, seen, look, self._recent, continuity
-        )
+        continuity = self._continuity if self.config.continuity else None
+        if continuity is not None and seen:  # these were followed already, one by one
+            continuity = replace(continuity, beliefs=None)
+        return beyond.propose(network, before, batch, self.config, stages, seen, look, self._recent, continuity)
 
     def reopen(self, reason: str) -> None:
         """Another domain: modules and prototypes start anew, from the exported selector; learned affines stay."""
@@ -222,6 +251,7 @@ class Learner:
                 gathered=Gathered(),
                 prototypes=Prototypes(),
                 top=None,
+                compared=(),
                 average=None,
             )
             self._start_watching_anew()
@@ -242,9 +272,10 @@ class Learner:
             if module is not None:
                 state = replace(
                     self.state,
-                    affines=_without(self.state.affines, module),
-                    momentum=_without(self.state.momentum, module),
+                    affines=without(self.state.affines, [module]),
+                    momentum=without(self.state.momentum, [module]),
                     prototypes=self.state.prototypes.without(module),
+                    compared=(),
                 )
             else:
                 self._start_watching_anew()
@@ -271,22 +302,23 @@ class Learner:
             self._emit(Event(kind, self.state.steps, reason))
         self.delivery.deliver()
 
-    def _judge(self, batch: ImageBatch, before: State, proposal: Proposal) -> "_Judged":
+    def _judge(self, network: Network, batch: ImageBatch, before: State, proposal: Proposal) -> "_Judged":
         """What is predicted, what the state becomes, and why if it is not the proposal's."""
-        passed, config, classes = proposal.passed, self.config, self.network.bundle.manifest.dims.classes
+        passed, config, classes = proposal.passed, self.config, network.bundle.manifest.dims.classes
+        modules = network.modules
         if any(n in before.affines for n in passed.left_out):  # what was learned may be why
-            plain = self._predict(batch, self._exported, self._recent, Prototypes())[0]
+            plain = self._predict(network, batch, self._exported, self._recent, Prototypes())[0]
             return _Judged(plain, self._exported, "rollback", "logits are not finite")
         blend = proposal.blend
         if not proposal.state.finite or not np.isfinite(blend.logits).all():
-            return self._unchanged(passed, before, "the update is not finite")
+            return self._unchanged(modules, passed, before, "the update is not finite")
         if proposal.gathering:
             reason = f"{proposal.state.gathered.reliable} of {config.min_reliable} reliable samples"
-            return _Judged(self._without_step(passed, proposal.state), proposal.state, "gather", reason)
+            return _Judged(self._without_step(modules, passed, proposal.state), proposal.state, "gather", reason)
         needed = config.min_reliable if config.sam == "sample" else min(config.min_reliable, 1)
         learned = proposal.state.prototypes is not before.prototypes
         if config.sam is not None and proposal.reliable < needed and not learned:
-            return self._unchanged(passed, before, f"{proposal.reliable} reliable samples, want {needed}")
+            return self._unchanged(modules, passed, before, f"{proposal.reliable} reliable samples, want {needed}")
         probabilities = blend.probabilities
         labels = (*before.labels, *map(int, probabilities.argmax(axis=1)))[-guard.window(classes) :]
         state = replace(proposal.state, labels=labels)
@@ -295,12 +327,12 @@ class Learner:
             average = AVERAGE * old + (1 - AVERAGE) * proposal.loss
             if average < config.recovery * log(classes):
                 reason = f"recovery: the moving average of the entropy is {average:.3f}"
-                return replace(self._unchanged(passed, before, reason), state=self._exported)
+                return replace(self._unchanged(modules, passed, before, reason), state=self._exported)
             state = replace(state, average=average)
         mean = float(selector.entropy(probabilities).mean())
         if not config.guard or not guard.suspicion(labels, mean, classes):
             return _Judged(blend, replace(state, evidence=()))
-        plain = self._unadapted(batch, passed, before)
+        plain = self._unadapted(network, batch, passed, before)
         evidence = before.evidence + guard.compare(probabilities, plain.probabilities)
         evidence = evidence[-guard.window(classes) :]
         collapse = guard.verdict(evidence, classes)
@@ -308,28 +340,70 @@ class Learner:
             return _Judged(plain, self._exported, "rollback", collapse)
         return _Judged(blend, replace(state, evidence=evidence))
 
-    def _unchanged(self, passed: Pass, before: State, reason: str) -> "_Judged":
-        return _Judged(self._without_step(passed, before), before, "rollback", reason)
+    def _keep_score(
+        self, network: Network, batch: ImageBatch, before: State, proposal: Proposal, judged: "_Judged"
+    ) -> "_Judged":
+        """Compare some images with the exported weights.
 
-    def _without_step(self, passed: Pass, state: State) -> Blend:
+        Where these are contradicted too often, the step is not taken, and what was learned before it goes back a
+        part of the way, or altogether.
+        """
+        learned = before.affines or before.prototypes.modules or before.selector is not self._exported.selector
+        if not self.config.guard or not learned or judged.state is self._exported:
+            return judged
+        adapted, every = judged.blend.probabilities, np.arange(len(batch))
+        few = (before.samples + every) % guard.CANARY == 0
+        if not few.any():
+            return judged
+
+        def compare(samples: NDArray[np.intp]) -> Blend:
+            part, seen = batch.part(samples), (proposal.passed.rows(samples),)
+            return self._predict(network, part, self._exported, self._recent, Prototypes(), seen, urgent=False)[0]
+
+        try:
+            plain = compare(every[few])
+            compared = before.compared + guard.contradictions(adapted[few], plain.probabilities)
+            if guard.look_closer(compared[-guard.RECENT :]) and not few.all():
+                plain = compare(every)
+                compared += guard.contradictions(adapted[~few], plain.probabilities[~few])
+        except NotFiniteError:  # the exported weights say nothing to compare with
+            return judged
+        compared = compared[-guard.RECENT :]
+        share = guard.may_stay(compared)
+        if share == 1:
+            kept = 1.0 if len(compared) == guard.RECENT else before.kept
+            return replace(judged, state=replace(judged.state, compared=compared, kept=kept))
+        kept = before.kept * share
+        often = guard.HELPFUL / share
+        reason = f"the exported weights are contradicted {often:.1f} times as often as they expect to be wrong"
+        if kept < guard.GIVE_UP:
+            return _Judged(plain, self._exported, "rollback", f"{reason}: all that was learned is taken back")
+        state = before.shrunk(share, self._exported.selector, network.modules.exported)
+        state = replace(state, compared=(), kept=kept)
+        return _Judged(plain, state, "rollback", f"{reason}: {share:.0%} of what was learned stays")
+
+    def _unchanged(self, modules: Modules, passed: Pass, before: State, reason: str) -> "_Judged":
+        return _Judged(self._without_step(modules, passed, before), before, "rollback", reason)
+
+    def _without_step(self, modules: Modules, passed: Pass, state: State) -> Blend:
         """What these modules say with the selector and the prototypes as they are."""
-        modules, config = self.network.modules, self.config
+        config = self.config
         if not beyond.applies(modules, config):
             return algorithm.blend(passed, selector.weights(state.selector, passed.x_hat, passed.logits), config)[0]
         looks = beyond.looks_like(modules, self._recent, passed.x_hat, config)
         say = beyond.who_has_a_say(modules, state.prototypes, looks, config)
         return beyond.predict(modules, state, passed, say.weights(modules, state, passed), config)
 
-    def _unadapted(self, batch: ImageBatch, passed: Pass, state: State) -> Blend:
+    def _unadapted(self, network: Network, batch: ImageBatch, passed: Pass, state: State) -> Blend:
         """The same images through the exported weights; modules that never learned need no second pass."""
         changed = [n for n in passed.names if n in state.affines]
         logits, features = passed.logits.copy(), passed.features.copy()
         if changed:
-            again = self.network.run(batch, {}, changed)
+            again = network.run(batch, {}, changed)
             columns = [passed.names.index(n) for n in again.names]
             logits[:, columns], features[:, columns] = again.logits, again.features
         plain = replace(passed, logits=logits, features=features, activations=None, gradient=None)
-        return self._without_step(plain, self._exported)
+        return self._without_step(network.modules, plain, self._exported)
 
     def _emit(self, event: Event) -> Event:
         """Called under the lock: events are in the order of what they tell."""
@@ -377,7 +451,3 @@ def _describe(proposal: Proposal, judged: _Judged, step: int, stages: Stages) ->
 
 def _newest(recent: Array, x_hat: Array) -> Array:
     return np.concatenate([recent, x_hat])[-max(WINDOW, len(x_hat)) :]
-
-
-def _without(values: Mapping[str, Affines], key: str) -> dict[str, Affines]:
-    return {k: v for k, v in values.items() if k != key}

@@ -1,11 +1,13 @@
 """The graphs and the modules, on the engine's device: everything that streams share and nothing that learns."""
 
+import hashlib
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from pluto_edge.modules import LN_BIAS, LN_SCALE, Module, Role
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.contract import contracts
 from pluto_edge.runtime.evidence import Domains
+from pluto_edge.runtime.forks import renew_after_fork
 from pluto_edge.runtime.gate import Gate
 from pluto_edge.runtime.objective import Objective
 from pluto_edge.runtime.session import Engine, Graph, Tensor
@@ -36,12 +39,16 @@ MEAN_ENTROPY = Objective()  # of all samples
 
 @dataclass(frozen=True)
 class Loaded:
-    """A module on the device, the affines that it was exported with, and its source's statistics if known."""
+    """A module on the device, the affines that it was exported with, and its source's statistics if known.
+
+    `digest` is of all its tensors: what was learned with a module is of use to that very module only.
+    """
 
     tensors: Mapping[str, Tensor]
     exported: Affines
     role: Role
     reference: Reference | None
+    digest: str
 
 
 class Modules(dict[str, Loaded]):
@@ -60,6 +67,14 @@ class Modules(dict[str, Loaded]):
     def references(self) -> dict[str, Reference]:
         """Of the modules that have a signature."""
         return {n: m.reference for n, m in self.items() if m.reference is not None}
+
+    @cached_property
+    def exported(self) -> dict[str, Affines]:
+        return {n: m.exported for n, m in self.items()}
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        return {n: m.digest for n, m in self.items()}
 
     @cached_property
     def domains(self) -> Domains | None:
@@ -135,6 +150,17 @@ class Pass:
         activations = None if self.activations is None else self.activations[:, column]
         return Said(self.logits[:, column], self.features[:, column], activations)
 
+    def rows(self, samples: NDArray[np.intp]) -> "Pass":
+        """The pass of some of the images."""
+        return replace(
+            self,
+            logits=self.logits[samples],
+            features=self.features[samples],
+            x_hat=self.x_hat[samples],
+            activations=None if self.activations is None else self.activations[samples],
+            gradient=None,
+        )
+
     def only(self, names: Collection[str]) -> "Pass":
         """The pass as if these modules alone had run."""
         columns = [c for c, n in enumerate(self.names) if n in names]
@@ -165,14 +191,17 @@ class Pass:
 
 
 class Network:
+    """`modules` is replaced when one comes or goes; whoever needs them more than once works with a `snapshot`."""
+
     def __init__(self, bundle: Bundle, engine: Engine) -> None:
         self.bundle, self.engine = bundle, engine
         self._contracts = contracts(bundle.manifest)
         self._contracts[ADAPT].check(bundle.file(ADAPT))  # opened later, but refused now
         self._embed = self._open(EMBED)
         self._forward = self._open(FORWARD)
-        self._adapt: Graph | None = None
-        self._lock = threading.Lock()
+        self._late: dict[str, Graph] = {}  # shared with snapshots
+        self.renew()
+        renew_after_fork(self)
         self.gate = Gate()
         self.micro_batch = micro_batch(bundle.manifest, FORWARD_VALUES)
         self.micro_batch_adapt = micro_batch(bundle.manifest, ADAPT_VALUES)
@@ -180,13 +209,20 @@ class Network:
         entries = bundle.manifest.modules
         self.modules = Modules({e.name: self._place(bundle.load_module(e.name), e.role) for e in entries})
 
+    def renew(self) -> None:
+        self._lock = threading.Lock()
+
     @property
     def adapt(self) -> Graph:
         """The gradient graph, opened when it is first needed: a runtime that only predicts never pays for it."""
         with self._lock:
-            if self._adapt is None:
-                self._adapt = self._open(ADAPT)
-            return self._adapt
+            if ADAPT not in self._late:
+                self._late[ADAPT] = self._open(ADAPT)
+            return self._late[ADAPT]
+
+    def snapshot(self) -> Self:
+        """The same graphs with the modules as they are now, whoever comes or goes meanwhile."""
+        return copy(self)
 
     def _open(self, name: str) -> Graph:
         return self.engine.open(self.bundle.file(name), self._contracts[name])
@@ -195,8 +231,6 @@ class Network:
         """Load one module from a store's folder; it takes part in the next call."""
         config = read_module_config(Path(path))
         manifest = self.bundle.manifest
-        if config.name in self.modules:
-            raise StoreError(f"{path}: there is a module {config.name!r} already")
         if config.classes != manifest.classes or config.dims != manifest.dims:
             raise StoreError(f"{path}: it is {config.dims}, the bundle holds {manifest.dims}, or classes differ")
         if config.architecture != manifest.architecture:
@@ -205,6 +239,8 @@ class Network:
         tensors = {**self.bundle.load_backbone_affines(), **module.tensors}
         module = Module(module.name, module.dims, tensors)
         with self._lock:
+            if module.name in self.modules:
+                raise StoreError(f"{path}: there is a module {module.name!r} already")
             self.modules = Modules({**self.modules, module.name: self._place(module, config.role)})
         return module.name
 
@@ -379,8 +415,8 @@ class Network:
         return _Summed(logits, entropy, activations, Affines(scale, bias))
 
     def _run(self, graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        self.gate.wait()
-        return graph(inputs)
+        with self.gate.turn():
+            return graph(inputs)
 
     def _inputs(self, tokens: Tensor, module: Loaded, affines: Affines) -> dict[str, Tensor]:
         scale, bias = self.engine.tensor(affines.scale), self.engine.tensor(affines.bias)
@@ -391,7 +427,15 @@ class Network:
         exported = Affines(module.tensors[LN_SCALE], module.tensors[LN_BIAS])
         signature = module.signature(BundleError)
         reference = Reference.of(signature, module.tensors["head_weight"]) if signature is not None else None
-        return Loaded(fixed, exported, role, reference)
+        return Loaded(fixed, exported, role, reference, _digest(module.tensors))
+
+
+def _digest(tensors: Mapping[str, NDArray[np.floating]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name} {value.dtype} {value.shape} ".encode() + value.tobytes())
+    return digest.hexdigest()
 
 
 def micro_batch(manifest: Manifest, values: int) -> int:

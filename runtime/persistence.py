@@ -9,7 +9,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from pluto_edge.runtime.state import Affines, State
 from pluto_edge.version import WRITER
 
 # 1 and 2 had mean logits for re-centring, which are passed over; up to 3 the digest was of the tensors alone;
-# up to 4 prototypes had no mean of all images
+# up to 4 prototypes had no mean of all images, and it did not say which modules it had learned with
 SCHEMA_VERSION = 5
 GROUPS = ("selector", "moments", "affines", "momentum", "prototypes", "centre")
 
@@ -143,6 +143,7 @@ class _Counters:
     steps: int
     rollbacks: int
     samples: int
+    digests: dict[str, str] = field(default_factory=dict)  # none in files of earlier versions
 
     def __post_init__(self) -> None:
         for name in ("steps", "rollbacks", "samples"):
@@ -170,7 +171,11 @@ def _state(tensors: Tensors, metadata: Mapping[str, str], exported: State, netwo
     unknown = sorted((affines.keys() | momentum.keys()) - network.modules.keys())
     if unknown:
         raise StoreError(f"{where}: it has learned for module {unknown[0]!r}, which is not loaded; add it first")
-    return state
+    loaded = network.modules.digests
+    others = [n for n, digest in state.digests.items() if loaded.get(n, digest) != digest]
+    if others:
+        raise StoreError(f"{where}: it has learned for another module {others[0]!r} than the one that is loaded")
+    return state.learned_with(loaded)
 
 
 def _counters(text: str, classes: int) -> _Counters:

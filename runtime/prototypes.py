@@ -59,6 +59,9 @@ class Seen:
         seen = self.sums / np.where(known, self.counts, 1.0)[:, None]
         return np.where(known[:, None], seen - means, 0.0)
 
+    def times(self, share: float) -> "Seen":
+        return Seen(**{name: share * value for name, value in vars(self).items()})
+
     def plus(self, sure: Wide, any_class: Wide, features: Wide) -> "Seen":
         """With more images: how much each counts for each class, [B,K], and for all classes together, [B]."""
         counts, sums = self.counts + sure.sum(axis=0), self.sums + sure.T @ features
@@ -80,6 +83,10 @@ class Prototypes:
 
     def without(self, name: str) -> "Prototypes":
         return replace(self, modules={k: v for k, v in self.modules.items() if k != name})
+
+    def times(self, share: float) -> "Prototypes":
+        """As if so many of the images had been seen: nearer to the source."""
+        return Prototypes({n: s.times(share) for n, s in self.modules.items()})
 
     def seen(self, name: str, reference: Reference) -> Seen:
         return self.modules.get(name) or Seen.nothing(*reference.means.shape)

@@ -2,20 +2,23 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from weakref import ref
 
 from pluto_edge.config import AdaptConfig
-from pluto_edge.errors import ConfigError
+from pluto_edge.errors import ConfigError, StreamError
 from pluto_edge.manifest import Bundle, Manifest
 from pluto_edge.preprocess import ImageBatch, Images
+from pluto_edge.runtime.background import LearningThread
 from pluto_edge.runtime.events import Event
+from pluto_edge.runtime.forks import renew_after_fork
 from pluto_edge.runtime.learner import Learner
 from pluto_edge.runtime.network import Network
 from pluto_edge.runtime.prediction import Prediction
 from pluto_edge.runtime.session import Engine, Provider
-from pluto_edge.runtime.stream import OnChange, Stream, for_batches, learning_thread, on_learning_thread
+from pluto_edge.runtime.stream import OnChange, Stream, for_batches
 
 __all__ = ["Runtime"]
 
@@ -61,9 +64,15 @@ class Runtime:
         engine = Engine.of(opened.manifest.precision, providers, threads)
         self._network = Network(opened, engine)
         self._learner = Learner(self._network, config, on_event)
-        self._streams: list[Stream] = []
-        self._worker: ThreadPoolExecutor | None = None
-        self._lock, self._closed = threading.Lock(), False
+        self._streams: list[ref[Stream]] = []
+        self._worker = LearningThread()
+        self._closed = False
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Called in a forked process: no lock is held there."""
+        self._lock = threading.Lock()
 
     @property
     def manifest(self) -> Manifest:
@@ -172,8 +181,6 @@ class Runtime:
             if any(s.name == name for s in self.streams):
                 raise ConfigError(f"stream {name!r} is open already; close it, or give another name")
             learner = Learner(self._network, for_batches(config or self.config, batch), on_event)
-            if background and self._worker is None:
-                self._worker = learning_thread()
             stream = Stream(
                 name,
                 learner,
@@ -183,30 +190,37 @@ class Runtime:
                 budget=budget,
                 on_change=on_change,
             )
-            self._streams.append(stream)
+            self._streams.append(ref(stream))
             return stream
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """The open ones."""
-        self._streams = [s for s in self._streams if not s.closed]
-        return tuple(self._streams)
+        """The open ones that somebody still has."""
+        alive = [(r, stream) for r in self._streams if (stream := r()) is not None and not stream.closed]
+        self._streams = [r for r, _ in alive]
+        return tuple(stream for _, stream in alive)
 
     def close(self) -> None:
-        """Close all streams; a step that is under way is finished first."""
+        """Close all streams; a step that is under way is finished first. Then raises the first stream's error."""
         with self._lock:
             self._closed = True
-            streams, worker = self.streams, self._worker
+            streams = self.streams
+        errors = []
         for stream in streams:  # under no lock: a step that ends now may call back
-            stream.close()
-        if worker is not None:
-            worker.shutdown(wait=not on_learning_thread())
+            try:
+                stream.close()
+            except StreamError as error:
+                errors.append(error)
+        self._worker.close()
+        if errors:
+            raise errors[0]
 
     def __enter__(self) -> "Runtime":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        with suppress(StreamError) if kind is not None else nullcontext():  # the block's own error goes first
+            self.close()
 
     def _note(self, reason: str) -> None:
         for learner in self._learners:

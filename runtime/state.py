@@ -1,8 +1,8 @@
 """What a runtime has learned. Values are never changed in place: a step makes a new state, or none."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from pluto_edge.runtime.prototypes import Prototypes
 
 Array = NDArray[np.float32]
 Wide = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,10 @@ class State:
         reliable: share of the last batch that was; not saved.
         labels: recent predictions, for the guard.
         evidence: of recent suspicious images, label and entropy as adapted and as exported.
+        compared: recent comparisons with the exported weights (`guard.contradictions`); not saved.
+        kept: what is left of what was learned since it was last found to do no harm, as a share; not saved.
         average: SAR's moving average of the entropy.
+        digests: by module the tensors (`Loaded.digest`) that affines, momentum and prototypes were learned with.
         steps, rollbacks, samples: counters since the state was fresh.
     """
 
@@ -99,7 +103,10 @@ class State:
     reliable: float = 1.0
     labels: tuple[int, ...] = ()
     evidence: tuple[tuple[int, int, float, float], ...] = ()
+    compared: tuple[tuple[bool, float], ...] = ()
+    kept: float = 1.0
     average: float | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
     steps: int = 0
     rollbacks: int = 0
     samples: int = 0
@@ -110,3 +117,50 @@ class State:
         affines = (*self.affines.values(), *self.momentum.values(), *self.gathered.affines.values())
         numbers = all(np.isfinite(t).all() for t in tensors) and all(a.finite for a in affines)
         return numbers and self.prototypes.finite
+
+    def of(self, loaded: Mapping[str, str]) -> "State":
+        """What is of use with modules of these digests: all but what others of the same name have learned.
+
+        What a module has learned that is not loaded waits for it; gradients do not.
+        """
+        others = [n for n, digest in self.digests.items() if loaded.get(n, digest) != digest]
+        waits = self.gathered.affines.keys()
+        if not others and waits <= loaded.keys():
+            return self
+        prototypes = self.prototypes
+        for name in others:
+            prototypes = prototypes.without(name)
+        return replace(
+            self,
+            affines=without(self.affines, others),
+            momentum=without(self.momentum, others),
+            gathered=self.gathered if waits <= loaded.keys() - set(others) else Gathered(),
+            prototypes=prototypes,
+            digests=without(self.digests, others),
+        )
+
+    def shrunk(self, share: float, selector: SelectorWeights, exported: Mapping[str, Affines]) -> "State":
+        """A share of the way from the exported weights to what was learned; its momentum is gone."""
+        tensors = {k: v + np.float32(share) * (self.selector.tensors[k] - v) for k, v in selector.tensors.items()}
+        return replace(
+            self,
+            selector=SelectorWeights(**tensors),
+            moments={},
+            affines={
+                n: exported[n].plus(a.plus(exported[n], -1.0), share) if n in exported else a
+                for n, a in self.affines.items()
+            },
+            momentum={},
+            gathered=Gathered(),
+            prototypes=self.prototypes.times(share),
+        )
+
+    def learned_with(self, loaded: Mapping[str, str]) -> "State":
+        """With the digests of the modules that it has learned for; what is not loaded keeps the one it has."""
+        names = self.affines.keys() | self.momentum.keys() | self.prototypes.modules.keys()
+        known = {**self.digests, **loaded}
+        return replace(self, digests={n: known[n] for n in sorted(names) if n in known})
+
+
+def without(values: Mapping[str, T], keys: Collection[str]) -> dict[str, T]:
+    return {k: v for k, v in values.items() if k not in keys}

@@ -5,13 +5,14 @@ frames: in the thread that all streams of a runtime share, or inside the call. W
 is not computed again.
 """
 
-import os
-import sys
+import logging
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
@@ -24,10 +25,12 @@ from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, ImageError, StreamError
 from pluto_edge.preprocess import ImageBatch, Images
 from pluto_edge.runtime import beyond
+from pluto_edge.runtime.background import LearningThread
 from pluto_edge.runtime.budget import Budget
 from pluto_edge.runtime.canary import EVERY, Canary
 from pluto_edge.runtime.changes import ChangeDetector
 from pluto_edge.runtime.events import Event
+from pluto_edge.runtime.forks import renew_after_fork
 from pluto_edge.runtime.learner import Learner
 from pluto_edge.runtime.network import Pass
 from pluto_edge.runtime.prediction import Prediction
@@ -39,7 +42,8 @@ OnChange = Literal["mark", "reopen"]
 GATHER = 16  # reliable frames that a stream of smaller batches waits for
 MAX_POINTS = 2000
 MAX_LATENCIES = 2000
-NICENESS = 10  # of the learning thread and those that it starts
+
+logger = logging.getLogger("pluto_edge")
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class StreamMetrics:
         misfit, misfit_first: how far the stream's features are from the leader's source, now and when it first
             led in this condition (`Prototypes.misfit`): about 1 as on its source, above 3 the module is hardly
             trusted. None where it is not known.
+        failed: steps and comparisons that ended with an error; `Stream.error` is the last one.
     """
 
     frames: int
@@ -91,6 +96,7 @@ class StreamMetrics:
     leader: str = ""
     misfit: float | None = None
     misfit_first: float | None = None
+    failed: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,13 +111,15 @@ class Stream:
     Made by `Runtime.stream`, which explains the arguments. One thread at a time feeds a stream; different streams
     may be fed from different threads. With inline learning, a stream that is fed in order learns what
     `Runtime.step` on the same batches learns (until a change of domain re-opens the choice).
+
+    `error` is what learning last failed with, until `wait` or `close` has raised it.
     """
 
     def __init__(
         self,
         name: str,
         learner: Learner,
-        worker: ThreadPoolExecutor | None,
+        worker: LearningThread | None,
         *,
         batch: int = 64,
         every: int | None = None,
@@ -135,16 +143,23 @@ class Stream:
         self._detector: ChangeDetector | None = None
         self._names: tuple[str, ...] = ()
         self._ran: tuple[str, ...] = ()
-        self._pending: Future[None] | None = None
         self._began, self._learning = clock(), 0.0
         self._skipped = {"busy": 0, "budget": 0}
-        self._lock, self.closed = threading.Lock(), False
+        self._failures = 0
+        self.error: StreamError | None = None
+        self.closed = False
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Called in a forked process: no lock is held there, and no step under way."""
+        self._lock = threading.Lock()
+        self._pending: Future[None] | None = None
 
     def __call__(self, frame: Images) -> Prediction:
         """Predict one frame with what was learned so far, and learn from it when its batch is full."""
         if self.closed:
             raise StreamError(f"stream {self.name!r} is closed")
-        self._surface()
         start = self._clock()
         manifest = self.learner.network.bundle.manifest
         image = ImageBatch(frame, manifest.preprocessing).cropped()
@@ -157,34 +172,41 @@ class Stream:
         self._latencies.append(1e3 * (self._clock() - start))
         self._note(prediction, alone, seen, log(manifest.dims.classes))
         if self.learner.frame % EVERY == 0 and not self.frozen:
-            self._canary.compare(image, seen, int(alone.labels[0]))
+            try:
+                self._canary.compare(image, seen, int(alone.labels[0]))
+            except Exception as error:
+                self._failed(error)
         self._gather(_Frame(image, seen))
         return prediction
 
     def wait(self) -> None:
-        """Until no step is under way; an error that one ended with is raised here.
-
-        On the learning thread, in a callback, nothing is waited for: the step that called it would never end.
-        """
-        if self._pending is not None and not on_learning_thread():
-            self._pending.exception()
-        self._surface()
+        """Until no step is under way; an error that learning ended with is raised here, once."""
+        self._settle()
+        self._tell()
 
     def close(self) -> None:
-        """No more frames; a step that is under way is finished. What was learned can still be saved."""
+        """No more frames; a step that is under way is finished. What was learned can still be saved.
+
+        An error that learning ended with, and that `wait` has not raised, is raised when all that is done.
+        """
         self.closed = True
-        if self._pending is not None:
-            self._pending.cancel()
-            if not on_learning_thread():
-                with suppress(Exception):
-                    self._pending.result()
+        if self._pending is not None and self._pending.cancel():
+            self._pending = None
+        self._settle()
         self._forget()
+        self._tell()
 
     def __enter__(self) -> "Stream":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        with suppress(StreamError) if kind is not None else nullcontext():  # the block's own error goes first
+            self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "closed", True):
+            self.closed = True
+            warnings.warn(f"stream {self.name!r} was not closed", ResourceWarning, stacklevel=1, source=self)
 
     def reset(self, module: str | None = None) -> None:
         """Forget what this stream has learned, all of it or one module's; a step under way is dropped."""
@@ -237,6 +259,7 @@ class Stream:
             skipped_busy=self._skipped["busy"],
             skipped_budget=self._skipped["budget"],
             changes=kinds["change"],
+            failed=self._failures,
             learning_seconds=self._learning,
             learning_share=self._learning / elapsed,
             latency_median=float(np.median(latencies)),
@@ -315,22 +338,36 @@ class Stream:
         try:
             self.learner.step(ImageBatch.join([f.image for f in frames]), [f.seen for f in frames])
             self._canary.stepped()
+        except Exception as error:
+            self._failed(error)
         finally:
             seconds = self._clock() - start
             self._budget.spent(seconds, len(frames))
             self._learning += seconds
 
-    def _surface(self) -> None:
-        """Raise what the last step in the background ended with, once; its state was taken back already."""
-        if self._pending is None or not self._pending.done():
-            return
-        pending, self._pending = self._pending, None
-        error = None if pending.cancelled() else pending.exception()
+    def _failed(self, error: Exception) -> None:
+        """Learning failed. Predictions go on with the state before it, and cost none."""
+        told = StreamError(
+            f"stream {self.name!r}: learning failed ({type(error).__name__}: {error}); "
+            "predictions go on with the state before it"
+        )
+        told.__cause__ = error
+        logger.error("%s", told)
+        with self._lock:
+            self._failures += 1
+            self.error = told
+
+    def _settle(self) -> None:
+        """Until the step under way has ended, unless it is the caller."""
+        if self._pending is not None and not (self._worker is not None and self._worker.here):
+            wait_for([self._pending])
+
+    def _tell(self) -> None:
+        """Raise what learning has failed with, once."""
+        with self._lock:
+            error, self.error = self.error, None
         if error is not None:
-            raise StreamError(
-                f"stream {self.name!r}: learning failed ({type(error).__name__}: {error}); "
-                "predictions go on with the state before it"
-            ) from error
+            raise error
 
 
 def for_batches(config: AdaptConfig, batch: int) -> AdaptConfig:
@@ -338,23 +375,3 @@ def for_batches(config: AdaptConfig, batch: int) -> AdaptConfig:
     if batch < 1:
         raise ConfigError(f"batch: want at least 1 frame, got {batch}")
     return config if batch >= GATHER else replace(config, min_reliable=max(config.min_reliable, GATHER))
-
-
-def learning_thread() -> ThreadPoolExecutor:
-    """The one thread that learns for all streams of a runtime."""
-    return ThreadPoolExecutor(1, "pluto-learning", _begin_thread)
-
-
-_thread = threading.local()
-
-
-def on_learning_thread() -> bool:
-    """Whether this is a callback of a step in the background, which must not wait for steps."""
-    return getattr(_thread, "learns", False)
-
-
-def _begin_thread() -> None:
-    """On Linux threads have a priority of their own, and hand it on to those they start."""
-    _thread.learns = True
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

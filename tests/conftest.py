@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# one thread: what is computed here is small, and two threads on a busy machine wait for each other; NumPy asks once
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# one thread: what is computed here is small, and two threads on a busy machine wait for each other
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pluto_edge.export.exporter import run_export
 from pluto_edge.export.random_store import make_random_store

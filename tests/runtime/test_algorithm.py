@@ -14,6 +14,7 @@ from torch_pluto import TorchPluto, entropy_of
 
 from pluto_edge import AdaptConfig, Runtime, tolerances
 from pluto_edge.export.torch_vit import TorchSelector
+from pluto_edge.manifest import ADAPT
 from pluto_edge.modules import Kind, SelectorWeights
 from pluto_edge.runtime import algorithm, selector
 from pluto_edge.runtime.objective import Objective
@@ -168,7 +169,7 @@ def count_images(runtime: Runtime) -> Counter[str]:
         calls["adapt"] += inputs["tokens"].shape()[0]
         return graph(inputs)
 
-    runtime._network._adapt = counted
+    runtime._network._late[ADAPT] = counted
     return calls
 
 

@@ -217,8 +217,11 @@ def varied(runtime: Runtime, count: int = 32) -> np.ndarray:
     return pool[order[:count]].astype(np.float32)
 
 
-def test_a_collapse_is_caught_and_taken_back(make_bundle: Callable[..., Path]) -> None:
+def test_a_collapse_is_caught_and_taken_back(
+    make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Plain entropy minimisation with a large step: without the guard every image becomes one class."""
+    monkeypatch.setattr(guard, "may_stay", lambda compared: 1.0)  # what notices gradual loss would be earlier
     loose, guarded = (Runtime(make_bundle(), config=replace(COLLAPSING, guard=g)) for g in (False, True))
     images = varied(loose)
     start = dominant_share(loose, images)
@@ -335,13 +338,14 @@ from types import SimpleNamespace
 import numpy as np
 from pluto_edge.modules import Dims, SelectorWeights
 from pluto_edge.runtime import persistence
+from pluto_edge.runtime.network import Modules
 from pluto_edge.runtime.state import Affines, State
 
 path, rng, last = Path(sys.argv[1]), random.Random(0), 0
 selector = SelectorWeights.random(width=48, classes=7, hidden_x=32, hidden_l=32, out=32)
 dims = Dims('vpt', 4, 48, 3, 7)
 bundle = SimpleNamespace(hash="h", manifest=SimpleNamespace(dims=dims))
-network = SimpleNamespace(bundle=bundle, modules={"m": None})
+network = SimpleNamespace(bundle=bundle, modules=Modules(m=SimpleNamespace(digest="d")))
 
 def state(n):
     scale = np.full((7, 48), n, np.float32)

@@ -24,13 +24,15 @@ from pluto_edge.cli import main
 from pluto_edge.errors import BundleError, StoreError
 from pluto_edge.modules import Dims, SelectorWeights
 from pluto_edge.runtime import persistence
+from pluto_edge.runtime.network import Modules
 from pluto_edge.runtime.prototypes import Prototypes, Seen
 from pluto_edge.runtime.state import Affines, State
 
 DIMS = Dims("vpt", 4, 48, 3, 7)
 SELECTOR = SelectorWeights.random(width=48, classes=7, hidden_x=8, hidden_l=8, out=8)
 NETWORK: Any = SimpleNamespace(
-    bundle=SimpleNamespace(hash="h", manifest=SimpleNamespace(dims=DIMS)), modules={"m": None}
+    bundle=SimpleNamespace(hash="h", manifest=SimpleNamespace(dims=DIMS)),
+    modules=Modules(m=SimpleNamespace(digest="d")),
 )
 
 
