@@ -9,7 +9,7 @@ PlutoError
 ├── ProviderError       ONNX Runtime does not run where it was asked to
 ├── ImageError          images that cannot be turned into a batch
 ├── NotFiniteError      no module says anything but NaN or infinity of these images
-├── StreamError         a stream's learning failed in the background, or the stream is closed
+├── StreamError         a stream's learning failed, or the stream is closed
 ├── SourceError         a camera, a video or an address that gives no frames, or no more of them
 ├── RecordingError      a recording of a stream that cannot be written or read
 └── MissingExtraError   an optional dependency is not installed
@@ -75,7 +75,7 @@ class NotFiniteError(PlutoError, ArithmeticError):
 
 
 class StreamError(PlutoError):
-    """A stream's learning failed in the background (`__cause__` says how), or the stream is closed."""
+    """A stream's learning failed (`__cause__` says how), or the stream is closed."""
 
 
 class SourceError(PlutoError):

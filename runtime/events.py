@@ -23,7 +23,7 @@ class Event:
 
     Attributes:
         kind: `step` (committed), `gather` (its gradients wait for more reliable samples), `rollback` (a step that
-            changed nothing, or was taken back to the exported weights), `change` (the stream shows another
+            changed nothing, or went back towards the exported weights), `change` (the stream shows another
             domain), `reset`, `restore`, `module` (one came or went).
         step: steps seen so far, committed or not.
         reason: why, unless it is a plain step.

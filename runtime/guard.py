@@ -37,8 +37,8 @@ HIGH_ENTROPY = 0.2  # of ln K
 CANARY = 4  # one image of so many is compared
 RECENT = 64  # comparisons that count
 HELPFUL = 0.4  # where adaptation helps, and where what was learned goes back to
-LOOK_CLOSER = 0.55  # from here on all images of the batch are compared
-TOO_OFTEN = 0.7  # what was learned goes back from here on
+LOOK_CLOSER = 0.6  # from here on all images of the batch are compared
+TOO_OFTEN = 0.85  # what was learned goes back from here on
 FEWEST = 32  # comparisons: fewer say nothing
 GIVE_UP = 0.1  # what was learned goes altogether when less of it than this would be left
 

@@ -346,9 +346,9 @@ class Learner:
         """Compare some images with the exported weights.
 
         Where these are contradicted too often, the step is not taken, and what was learned before it goes back a
-        part of the way, or altogether.
+        part of the way, or altogether. Prototypes alone are not judged: they cannot run away.
         """
-        learned = before.affines or before.prototypes.modules or before.selector is not self._exported.selector
+        learned = before.affines or before.selector is not self._exported.selector
         if not self.config.guard or not learned or judged.state is self._exported:
             return judged
         adapted, every = judged.blend.probabilities, np.arange(len(batch))
