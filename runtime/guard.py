@@ -7,7 +7,8 @@ through the exported weights, which never learned anything. It is asked only whe
 What is lost little by little raises no suspicion, so one image in four is compared in any case. If the adapted
 weights were always right, they would contradict the exported ones as often as these are wrong, and how often
 that is, these estimate themselves: 1 minus the probability of their answer. Adaptation that helps contradicts them
-less than half as often. One that contradicts them nearly as often as a judge without fault would does harm.
+about a third as often. Where it contradicted them nearly as often as a judge without fault would, it did harm in
+every run that was measured.
 (docs/adaptation.md has the figures that the bounds were chosen by.)
 """
 
