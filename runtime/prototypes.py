@@ -30,11 +30,12 @@ from pluto_edge.signature import Reference
 Array = NDArray[np.float32]
 Wide = NDArray[np.float64]
 
-KAPPA = 20.0  # images of a class that count as much as its source
+KAPPA = 10.0  # images of a class that count as much as its source
 COMMON = 100.0  # κ₀, the same for the move of all classes together
 ANY = 50.0  # κ₁, images of any class whose mean counts as much as the classes'
 SURE = 0.7  # probability from which on an image counts for its class
 HORIZON = 512.0  # images that the means reach back
+BLUNT = 0.1  # sharpness beyond it is cut: on its own source a head needs no prototypes, elsewhere it does
 FAR = 4.0  # in deviations: images that are farther from every prototype count less, with the square of the distance
 DRIFT = 64.0  # images whose mean is as uncertain as a known domain may drift
 
@@ -139,7 +140,7 @@ class Prototypes:
             delta, prototypes = self.move(name, reference)
             by_head += weight * softmax((values - reference.head @ delta) / signature.temperature)
             far = reference.distances(features[:, column].astype(np.float64), prototypes)
-            by_distance += weight * softmax(-far / (2 * signature.sharpness))
+            by_distance += weight * softmax(-far / (2 * min(signature.sharpness, BLUNT)))
         both = by_head * by_distance + np.finfo(np.float64).tiny
         return np.asarray(both / both.sum(axis=1, keepdims=True))
 

@@ -159,7 +159,7 @@ def test_predictions_change_nothing(network: Network) -> None:
 
 
 def test_reset_is_exact(bundle: Path) -> None:
-    with Runtime(bundle) as runtime:
+    with Runtime(bundle, config=AdaptConfig(guard=False)) as runtime:
         size = runtime.manifest.preprocessing.size
         before = runtime.predict(images("other", 8, size))
         for seed in range(3):
@@ -170,7 +170,8 @@ def test_reset_is_exact(bundle: Path) -> None:
 
 
 def test_what_was_learned_is_saved_and_restored(bundle: Path, tmp_path: Path) -> None:
-    with Runtime(bundle) as runtime, Runtime(bundle) as other:
+    config = AdaptConfig(guard=False)
+    with Runtime(bundle, config=config) as runtime, Runtime(bundle, config=config) as other:
         size = runtime.manifest.preprocessing.size
         for seed in range(2):
             runtime.step(images("other", 32, size, seed))

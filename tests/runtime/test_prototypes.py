@@ -114,7 +114,7 @@ def test_nothing_seen_is_the_source() -> None:
 
 
 def test_a_shift_is_undone() -> None:
-    plain, adapted, state = play(shuffled(), moved(2.5))
+    plain, adapted, state = play(shuffled(), moved(2.5), continuity=Continuity())
     assert plain < 0.9 < adapted
     delta, prototypes = state.move("m", reference())
     assert 0.8 < delta[0] < 2.5 and np.abs(delta[1:]).max() < 0.2  # the right way, and no farther
