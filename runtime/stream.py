@@ -175,6 +175,7 @@ class Stream:
             try:
                 self._canary.compare(image, seen, int(alone.labels[0]))
             except Exception as error:
+                self.learner.note("rollback", f"no comparison: {type(error).__name__}: {error}")
                 self._failed(error)
         self._gather(_Frame(image, seen))
         return prediction

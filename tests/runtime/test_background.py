@@ -112,6 +112,7 @@ def test_a_comparison_that_fails_costs_no_prediction(runtime: Runtime, monkeypat
     monkeypatch.setattr(line.learner, "exported", fail)
     assert len([line(frame) for frame in frames(EVERY)]) == EVERY
     assert line.metrics.failed == 1
+    assert "nothing finite" in line.events[-1].reason
     with pytest.raises(StreamError, match="nothing finite"):
         line.wait()
 
