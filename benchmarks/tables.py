@@ -77,12 +77,31 @@ def leave_one_out(name: str, data: str, targets: Sequence[str], **more) -> list[
     ]
 
 
+def continual(methods: Sequence[str], protocol: Protocol) -> list[Group]:
+    """CIFAR-10-C's corruptions one after another, with modules for four of them; a group for each method."""
+    data = RUNS / "data"
+    return [
+        Group(
+            RUNS / "bundles" / "cifar4",
+            data / "cifar-c",
+            CORRUPTIONS,
+            (method,),
+            protocol,
+            limit=128,
+            probe=data / "cifar-probe",
+            source=data / "cifar-source",
+            store=RUNS / "stores" / "cifar4",
+        )
+        for method in methods
+    ]
+
+
 def tables() -> dict[str, list[Group]]:
     digits = {"name": "digits", "data": "digits", "targets": DIGITS}
     pacs = {k: {"name": f"pacs-{k}", "data": "pacs", "targets": PACS} for k in ("adapter", "vpt")}
     online, once = Protocol(seeds=3), Protocol(seeds=1)
     everything = (*STILL, *LEARNING, *ENTROPY)
-    cifar4, cifar75 = RUNS / "bundles" / "cifar4", RUNS / "bundles" / "cifar75"
+    cifar75 = RUNS / "bundles" / "cifar75"
     corrupted, meter = RUNS / "data" / "cifar-c", RUNS / "data" / "meter"
     camera = Path("examples/digits/bundle")
     found = {
@@ -103,20 +122,8 @@ def tables() -> dict[str, list[Group]]:
         ),
         "ablation-digits": leave_one_out(**digits, methods=(*PARTS, "pluto", "pluto-no-step"), protocol=online),
         "ablation-pacs": leave_one_out(**pacs["adapter"], methods=PARTS, protocol=online, limit=192),
-        "continual": [
-            Group(
-                cifar4,
-                corrupted,
-                CORRUPTIONS,
-                (method,),
-                Protocol(seeds=3, continual=True),
-                limit=128,
-                probe=RUNS / "data" / "cifar-probe",
-                source=RUNS / "data" / "cifar-source",
-                store=RUNS / "stores" / "cifar4",
-            )
-            for method in everything
-        ],
+        "continual": continual((*STILL, *LEARNING), Protocol(seeds=3, continual=True)),
+        "continual-entropy": continual(ENTROPY, Protocol(seeds=1, continual=True)),
         "modules": [
             Group(
                 cifar75,
