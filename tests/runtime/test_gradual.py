@@ -16,7 +16,7 @@ from pluto_edge.runtime.state import State
 
 DIGITS = Path(__file__).parents[2] / "examples/digits"
 CONFIG = AdaptConfig(selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95)
-AGGRESSIVE = AdaptConfig(continuity=False, ln_lr=0.3, filter=False)
+AGGRESSIVE = AdaptConfig(continuity=False, ln_lr=0.6, filter=False)
 
 
 def compared(images: int, differing: float, wrong: float) -> list[guard.Contradiction]:
