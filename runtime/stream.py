@@ -34,6 +34,7 @@ from pluto_edge.runtime.forks import renew_after_fork
 from pluto_edge.runtime.learner import Learner
 from pluto_edge.runtime.network import Pass
 from pluto_edge.runtime.prediction import Prediction
+from pluto_edge.runtime.selector import entropy
 
 __all__ = ["Point", "Stream", "StreamMetrics"]
 
@@ -167,13 +168,13 @@ class Stream:
             raise ImageError(f"a stream takes one frame at a time, got {len(image)}; Runtime.step takes batches")
         aligns = self.batch >= beyond.ALIGN_FROM and self.learner.config.objective != "entropy"
         blend, seen = self.learner.watch(image, activations=aligns and not self.frozen)
-        alone = Prediction.of(blend, manifest.classes)
+        alone = blend.probabilities
         prediction = Prediction.of(self.learner.follow(blend), manifest.classes)
         self._latencies.append(1e3 * (self._clock() - start))
-        self._note(prediction, alone, seen, log(manifest.dims.classes))
+        self._note(prediction, float(entropy(alone)[0]) / log(manifest.dims.classes), seen)
         if self.learner.frame % EVERY == 0 and not self.frozen:
             try:
-                self._canary.compare(image, seen, int(alone.labels[0]))
+                self._canary.compare(image, seen, int(alone[0].argmax()))
             except Exception as error:
                 self.learner.note("rollback", f"no comparison: {type(error).__name__}: {error}")
                 self._failed(error)
@@ -268,19 +269,20 @@ class Stream:
             **vars(self._canary.signs),
         )
 
-    def _note(self, prediction: Prediction, alone: Prediction, seen: Pass, most: float) -> None:
+    def _note(self, prediction: Prediction, alone: float, seen: Pass) -> None:
         """The frame goes on the timeline, and its signals to the detector.
 
-        These are of the frame alone: when a run of one class ends, that is no change of domain.
+        The entropy is there `alone`, without the frame's neighbours, as a share of the largest: when a run of one
+        class ends, that is no change of domain.
         """
-        entropy, weights = float(prediction.entropy[0]), prediction.weights[0]
+        weights = prediction.weights[0]
         self.learner.frame += 1
         self._points.append(
             Point(
                 frame=self.learner.frame,
                 seconds=self._clock() - self._began,
                 label=int(prediction.labels[0]),
-                entropy=entropy,
+                entropy=float(prediction.entropy[0]),
                 modules=prediction.modules,
                 weights=tuple(weights.tolist()),
             )
@@ -292,7 +294,7 @@ class Stream:
         self._ran = seen.names
         if beyond.applies(self.learner.network.modules, self.learner.config):
             weights = np.zeros_like(weights)  # they follow from x̂, and jump where two domains are alike
-        change = self._detector.update(float(alone.entropy[0]) / most, weights, seen.x_hat[0])
+        change = self._detector.update(alone, weights, seen.x_hat[0])
         if change:
             if self._on_change == "reopen" and not self.frozen:
                 self._forget()
