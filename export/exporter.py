@@ -203,7 +203,9 @@ def _check_parity(parity: tuple[ParityEntry, ...]) -> None:
 
 def _entry(store: Store, name: str) -> ModuleEntry:
     config = store.module_config(name)
-    return ModuleEntry(name=name, source=config.source, role=config.role, metrics=config.metrics)
+    return ModuleEntry(
+        name=name, source=config.source, role=config.role, homes=config.homes, metrics=config.metrics
+    )
 
 
 def _hash_files(folder: Path) -> dict[str, FileEntry]:

@@ -11,7 +11,7 @@ import types
 import typing
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,6 +60,13 @@ def check_once(names: Sequence[str], what: str) -> None:
     if len(set(names)) < len(names):
         twice = min(name for name, count in Counter(names).items() if count > 1)
         raise ConfigError(f"{what}: {twice!r} is there twice")
+
+
+def check_shares(what: str, values: Mapping[str, float]) -> None:
+    """Numbers from 0 to 1."""
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            raise ConfigError(f"{what}.{name}: want a share from 0 to 1, got {value}")
 
 
 def decode(cls: type[T], data: object, where: str, error: Error) -> T:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from pluto_edge._files import Tensors, check_name, found, inside, read_tensors, sha256
-from pluto_edge._schema import check_once, check_version, decode, read_json
+from pluto_edge._schema import check_once, check_shares, check_version, decode, read_json
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import BundleError, ConfigError
 from pluto_edge.modules import Dims, Module, Role, SelectorWeights, check_signature, check_tensors
@@ -46,15 +46,17 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class ModuleEntry:
-    """A row of the module table."""
+    """A row of the module table; `homes` is a generalist's: the say that specialists keep on their own domains."""
 
     name: str
     source: str = ""
     role: Role = "specialist"
+    homes: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name(self.name, "module", ConfigError)
+        check_shares("homes", self.homes)
 
     @property
     def file(self) -> str:

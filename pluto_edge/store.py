@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pluto_edge._files import check_name, found, inside, read_tensors, whole_folder, write_tensors, write_text
-from pluto_edge._schema import check_once, check_version, decode, read_json, to_text
+from pluto_edge._schema import check_once, check_shares, check_version, decode, read_json, to_text
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.modules import Dims, Kind, Module, Role, SelectorWeights, check_module
@@ -99,7 +99,8 @@ class StoreConfig:
 class ModuleConfig:
     """`adapter_config.json`: enough to tell whether a module fits a store or a bundle.
 
-    A specialist knows one domain. The generalist, if there is one, was trained on all of them together.
+    A specialist knows one domain. The generalist, if there is one, was trained on all of them together. Beside
+    it a specialist may have less than all of the say on its own domain: `homes` has the shares, by name.
     """
 
     name: str
@@ -112,12 +113,14 @@ class ModuleConfig:
     source: str = ""
     role: Role = "specialist"
     domains: tuple[str, ...] = ()  # that a generalist learned from
+    homes: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
         check_name(self.name, "name", ConfigError)
+        check_shares("homes", self.homes)
         _ = self.dims
 
     @property
@@ -191,6 +194,11 @@ class Store:
         if config.name != name:
             raise StoreError(f"{self.path}: modules/{name} says that its name is {config.name!r}")
         return config
+
+    def describe_module(self, name: str, **changes: Any) -> None:
+        """Change the description of a module that is there; its tensors and card stay."""
+        config = replace(self.module_config(name), **changes)
+        write_text(self.path / "modules" / name / "adapter_config.json", to_text(config))
 
     def load_module(self, name: str) -> Module:
         config = self.module_config(name)

@@ -94,7 +94,8 @@ def who_has_a_say(modules: Modules, prototypes: Prototypes, looks: Wide, config:
     shares: dict[str, Wide] = {}
     if config.weighting == "evidence" and modules.domains is not None:
         for column, name in enumerate(modules.domains.names):
-            share = looks[:, column] * trust(prototypes.misfit(name, modules.references[name]))
+            fits = trust(prototypes.misfit(name, modules.references[name]))
+            share = looks[:, column] * fits * modules.homes.get(name, 1.0)
             if share.max() > LITTLE:
                 shares[name] = share
         rest = 1 - np.sum(list(shares.values()), axis=0) if shares else rest

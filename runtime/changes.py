@@ -24,7 +24,7 @@ class ChangeDetector:
     Where other modules run than before (`other_modules`), the past of entropy and weights does, and x̂ alone tells.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str] = ()) -> None:
         self._names = ("entropy", *names)
         self._recent: deque[Wide] = deque(maxlen=WINDOW)
         self._counts = np.zeros(2, np.intp)  # frames in the past: of entropy and weights, and of x̂
@@ -34,7 +34,9 @@ class ChangeDetector:
         """The next frames are predicted by other modules; those in the window do not count for the past either."""
         self._counts[0] = -len(self._recent)
 
-    def update(self, entropy: float, weights: NDArray[np.floating], x_hat: NDArray[np.floating]) -> str:
+    def update(
+        self, entropy: float, weights: NDArray[np.floating] | Sequence[float], x_hat: NDArray[np.floating]
+    ) -> str:
         """Take one frame's signals; says what has changed, or nothing."""
         if len(self._recent) == WINDOW:
             self._remember(self._recent[0])

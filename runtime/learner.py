@@ -22,6 +22,7 @@ from pluto_edge.errors import ConfigError, NotFiniteError
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import algorithm, beyond, guard, persistence, selector
 from pluto_edge.runtime.algorithm import Blend, Proposal
+from pluto_edge.runtime.changes import ChangeDetector
 from pluto_edge.runtime.continuity import Continuity
 from pluto_edge.runtime.events import MAX_EVENTS, Delivery, Event, Kind
 from pluto_edge.runtime.evidence import WINDOW
@@ -52,6 +53,7 @@ class Learner:
         self._tried = Prototypes()  # of the images that were watched: who fits them
         self._continuity = Continuity()  # of the images that were followed
         self._triers = network.modules  # who was asked; with others it starts anew
+        self._changes = ChangeDetector()  # of the images that `step` was given; a stream has its own
         self._left_out: frozenset[str] = frozenset()  # modules that said NaN or infinity when they last ran
         self.renew()
         renew_after_fork(self)
@@ -160,7 +162,8 @@ class Learner:
     def step(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> tuple[Blend, Event]:
         """Algorithm 1: predict and learn. What is rolled back is predicted as if the step had not been.
 
-        `seen` are passes of the same images that `predict` gave. A reset or restore during a step wins over it.
+        `seen` are passes of the same images that `watch` gave: a stream, which looks out for another domain itself.
+        A reset or restore during a step wins over it.
         """
         try:
             with self._steps:
@@ -169,6 +172,12 @@ class Learner:
         finally:
             self.delivery.deliver()
 
+    def _look_out(self, look: Look) -> None:
+        """Where the images look like another domain than those before them, learning starts anew."""
+        changes = [c for x_hat in look.x_hat if (c := self._changes.update(0.0, (), x_hat))]
+        if changes:
+            self._reopen(changes[-1])
+
     def _step(self, batch: ImageBatch, seen: Sequence[Pass]) -> tuple[Blend, Event]:
         before, stages = self.state, Stages()
         recent = self._recent
@@ -176,7 +185,12 @@ class Learner:
         digests = network.modules.digests
         known = before.of(digests)
         try:
-            proposal = self._propose(network, known, batch, stages, seen)
+            look = self._look(network, batch, seen) if beyond.applies(network.modules, self.config) else None
+            if look is not None and not seen:
+                self._look_out(look)
+                before, recent = self.state, self._recent
+                known = before.of(digests)
+            proposal = self._propose(network, known, batch, stages, seen, look)
             with stages("guard"):
                 judged = self._judge(network, batch, known, proposal)
                 judged = self._keep_score(network, batch, known, proposal, judged)
@@ -228,11 +242,16 @@ class Learner:
             return self._emit(Event("rollback", self.state.steps, "logits are not finite", samples=samples))
 
     def _propose(
-        self, network: Network, before: State, batch: ImageBatch, stages: Stages, seen: Sequence[Pass]
+        self,
+        network: Network,
+        before: State,
+        batch: ImageBatch,
+        stages: Stages,
+        seen: Sequence[Pass],
+        look: Look | None,
     ) -> Proposal:
-        if not beyond.applies(network.modules, self.config):
+        if look is None:
             return algorithm.propose(network, before, batch, self.config, stages, seen)
-        look = self._look(network, batch, seen)
         if not seen:  # a stream has watched its frames already
             self._recent = _newest(self._recent, look.x_hat)
         continuity = self._continuity if self.config.continuity else None
@@ -242,6 +261,10 @@ class Learner:
 
     def reopen(self, reason: str) -> None:
         """Another domain: modules and prototypes start anew, from the exported selector; learned affines stay."""
+        self._reopen(reason)
+        self.delivery.deliver()
+
+    def _reopen(self, reason: str) -> None:
         with self._lock:
             self.state = replace(
                 self.state,
@@ -256,7 +279,6 @@ class Learner:
             )
             self._start_watching_anew()
             self._emit(Event("change", self.state.steps, reason))
-        self.delivery.deliver()
 
     def drop_step(self) -> None:
         """Nothing changes but for a step that is under way: it will not be taken."""
@@ -279,6 +301,7 @@ class Learner:
                 )
             else:
                 self._start_watching_anew()
+                self._changes = ChangeDetector()
             self.state = replace(state, steps=self.state.steps)
             self._emit(Event("reset", self.state.steps, module or "all modules and the selector"))
         self.delivery.deliver()

@@ -41,12 +41,14 @@ MEAN_ENTROPY = Objective()  # of all samples
 class Loaded:
     """A module on the device, the affines that it was exported with, and its source's statistics if known.
 
-    `digest` is of all its tensors: what was learned with a module is of use to that very module only.
+    `homes` is a generalist's: how much say each specialist keeps on its own domain. `digest` is of all its tensors:
+    what was learned with a module is of use to that very module only.
     """
 
     tensors: Mapping[str, Tensor]
     exported: Affines
     role: Role
+    homes: Mapping[str, float]
     reference: Reference | None
     digest: str
 
@@ -62,6 +64,11 @@ class Modules(dict[str, Loaded]):
     def specialists(self) -> tuple[str, ...]:
         """All others; where there are none, the generalist is one."""
         return tuple(n for n in self if n != self.generalist) or tuple(self)
+
+    @cached_property
+    def homes(self) -> Mapping[str, float]:
+        """The say that a specialist has on its own domain, where it is not all of it."""
+        return self[self.generalist].homes if self.generalist is not None else {}
 
     @cached_property
     def references(self) -> dict[str, Reference]:
@@ -207,7 +214,7 @@ class Network:
         self.micro_batch_adapt = micro_batch(bundle.manifest, ADAPT_VALUES)
         self.selector = bundle.load_selector()  # as exported
         entries = bundle.manifest.modules
-        self.modules = Modules({e.name: self._place(bundle.load_module(e.name), e.role) for e in entries})
+        self.modules = Modules({e.name: self._place(bundle.load_module(e.name), e.role, e.homes) for e in entries})
 
     def renew(self) -> None:
         self._lock = threading.Lock()
@@ -241,7 +248,7 @@ class Network:
         with self._lock:
             if module.name in self.modules:
                 raise StoreError(f"{path}: there is a module {module.name!r} already")
-            self.modules = Modules({**self.modules, module.name: self._place(module, config.role)})
+            self.modules = Modules({**self.modules, module.name: self._place(module, config.role, config.homes)})
         return module.name
 
     def remove(self, name: str) -> None:
@@ -422,12 +429,12 @@ class Network:
         scale, bias = self.engine.tensor(affines.scale), self.engine.tensor(affines.bias)
         return {"tokens": tokens, **module.tensors, LN_SCALE: scale, LN_BIAS: bias}
 
-    def _place(self, module: Module, role: Role) -> Loaded:
+    def _place(self, module: Module, role: Role, homes: Mapping[str, float]) -> Loaded:
         fixed = {n: self.engine.tensor(module.tensors[n]) for n in module.dims.shapes}
         exported = Affines(module.tensors[LN_SCALE], module.tensors[LN_BIAS])
         signature = module.signature(BundleError)
         reference = Reference.of(signature, module.tensors["head_weight"]) if signature is not None else None
-        return Loaded(fixed, exported, role, reference, _digest(module.tensors))
+        return Loaded(fixed, exported, role, homes, reference, _digest(module.tensors))
 
 
 def _digest(tensors: Mapping[str, NDArray[np.floating]]) -> str:

@@ -5,11 +5,12 @@
   tokens/generalist-<digest>  the same of all domains, while the generalist is trained
   features/<domain>           x̂ and labels of both splits, and which images could not be read
   logits/<module>@<domain>    one module's logits on both splits; the generalist's on validation images only
+  homes/<domain>              the say of its module beside the generalist (JSON)
   <module>.<kind>             the checkpoint of a training that is under way
   without/<target>            the generalist of all other domains (`leave_out`), in a store of its own
 
-All are safetensors. What is found is used only if it is of the very same images: their paths, sizes and times of
-change, their split, corruption and preprocessing make the digest that every file carries.
+All others are safetensors. What is found is used only if it is of the very same images: their paths, sizes and
+times of change, their split, corruption and preprocessing make the digest that every file carries.
 """
 
 import hashlib
@@ -63,6 +64,10 @@ class Cache:
 
     def logits_file(self, module: str) -> Path:
         return self.work / "logits" / f"{module}@{self.domain.name}.safetensors"
+
+    @property
+    def home_file(self) -> Path:
+        return self.work / "homes" / f"{self.domain.name}.json"
 
     @cached_property
     def digest(self) -> str:

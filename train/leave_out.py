@@ -31,6 +31,7 @@ from pluto_edge.store import Store, check_vacant
 from pluto_edge.train.cache import WORK, Cache, drop_tokens
 from pluto_edge.train.data import GENERALIST, Domain
 from pluto_edge.train.features import accuracy, logits
+from pluto_edge.train.home import home_of
 from pluto_edge.train.jobs import Workers
 from pluto_edge.train.module import Recipe, Trained, train_module
 from pluto_edge.train.pool import Pool
@@ -151,6 +152,7 @@ def generalist_one(
         own = Store.create(folder, replace(store.config, sources=()))
         save_trained(own, pool, vit, trained, recipe)
         own.list_module(pool.name)
+        own.describe_module(pool.name, homes={c.domain.name: home_of(vit, c, own) for c in pool.caches})
         write_text(folder / KEY, json.dumps(_key(pool, recipe, given)))
     checkpoint.unlink(missing_ok=True)
     pool.forget()
@@ -191,7 +193,8 @@ def _place(store: Store, target: str) -> Path:
 def _key(pool: Pool, recipe: Recipe, given: Path | None) -> dict[str, str]:
     """What a kept generalist was made of."""
     made = repr(recipe) if given is None else sha256(given)
-    return {"images": pool.digest, "made": made}
+    specialists = {name: sha256(pool.store.module_file(name)) for name in pool.names}
+    return {"images": pool.digest, "made": made, "specialists": json.dumps(specialists, sort_keys=True)}
 
 
 def _key_of(folder: Path) -> dict[str, str] | None:

@@ -26,6 +26,7 @@ from pluto_edge.train import report
 from pluto_edge.train.cache import Cache, drop_tokens, open_work
 from pluto_edge.train.data import GENERALIST, Domain
 from pluto_edge.train.features import accuracy
+from pluto_edge.train.home import keep_home, kept_home
 from pluto_edge.train.jobs import Workers
 from pluto_edge.train.module import Recipe, Trained, train_module
 from pluto_edge.train.pool import Pool
@@ -145,6 +146,7 @@ def run_train(
         matrix |= _matrix([store.generalist], wanted, its)
         together = join(its)
         everywhere = accuracy(together.logits[:, 0], together.labels)
+        store.describe_module(store.generalist, homes=_homes(store, caches))
     skipped = tuple(f"{path}: {why}" for c in caches for path, why in c.unreadable.items())
     done = TrainReport(store.path, matrix, result, skipped, everywhere)
     report.write(store, done)
@@ -245,16 +247,30 @@ def save_trained(store: Store, pool: Pool, vit: TorchViT, trained: Trained, reci
 
 
 def logits_one(path: Path, domain: Domain, limit: int | None, progress: Progress) -> str:
-    """The last: every module's logits on it, for the selector; the generalist's for the report only."""
+    """The last: every module's logits on it, for the selector; the generalist's for the report only.
+
+    With them comes the say that the domain's own module has beside the generalist.
+    """
     store = Store(path)
     cache = Cache(store, domain, limit)
     absent = cache.absent(store.names)
-    if absent:
+    at_home = store.generalist is not None and domain.name in store.specialists and kept_home(cache) is None
+    if absent or (at_home and cache.has_tokens):
         vit, step = TorchViT(load_backbone(store)), partial(progress.step, f"{domain.name}: logits")
         cache.add_logits(vit, [n for n in absent if n != store.generalist], step)
         if store.generalist in absent:
             cache.add_logits(vit, [store.generalist], step, ("val",))
+        if at_home:
+            keep_home(vit, cache)
     return domain.name
+
+
+def _homes(store: Store, caches: Sequence[Cache]) -> dict[str, float]:
+    """Of the specialists whose images are here as these found them; of the others as it was."""
+    assert store.generalist is not None
+    known = store.module_config(store.generalist).homes
+    found = {c.domain.name: home for c in caches if (home := kept_home(c)) is not None}
+    return {n: {**known, **found}[n] for n in store.specialists if n in known or n in found}
 
 
 def _matrix(
