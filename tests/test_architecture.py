@@ -1,8 +1,10 @@
 """Who may import whom, what is public, and what the wheel holds."""
 
 import ast
+import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from attacks import ATTACKS
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {"torch", "timm", "torchvision", "onnx", "onnxscript", "onnx_ir"}
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+NOT_SHIPPED = {"attacks", "benchmarks", "build", "docs", "examples", "tests"}
 
 
 def imports(file: Path) -> set[str]:
@@ -25,8 +29,34 @@ def imports(file: Path) -> set[str]:
     return found
 
 
+def below(folder: Path) -> list[Path]:
+    """Every Python file of a folder and of the folders in it; links are not followed."""
+    found = [Path(at, name) for at, _, names in os.walk(folder) for name in names]
+    return sorted(file for file in found if file.suffix == ".py")
+
+
 def sources(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).glob("*.py"))
+    return below(ROOT / folder)
+
+
+def shipped() -> list[Path]:
+    folders = [f for f in ROOT.iterdir() if f.is_dir() and not f.is_symlink() and f.name not in NOT_SHIPPED]
+    return [file for f in folders if not f.name.startswith(".") for file in below(f)]
+
+
+def test_every_file_that_ships_is_in_a_declared_package() -> None:
+    """A folder that setuptools is not told of would be missing from the wheel without a word."""
+    declared = {(ROOT / folder).resolve() for folder in SETUPTOOLS["package-dir"].values()}
+    assert sorted(SETUPTOOLS["packages"]) == sorted(SETUPTOOLS["package-dir"])
+    assert {file.parent for file in shipped()} == declared
+    assert {file.parent for file in shipped() if file.name == "__init__.py"} == declared
+
+
+@pytest.mark.parametrize("name", SETUPTOOLS["packages"])
+def test_a_package_is_where_its_name_says(name: str) -> None:
+    """From a checkout, too: `pluto_edge` has a link to every folder at the top."""
+    folder = ROOT / SETUPTOOLS["package-dir"][name]
+    assert ROOT.joinpath(*name.split(".")).resolve() == folder
 
 
 @pytest.mark.parametrize("file", [*sources("pluto_edge"), *sources("runtime")], ids=str)
