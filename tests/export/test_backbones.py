@@ -13,14 +13,15 @@ from safetensors.torch import save_file
 from pluto_edge import tolerances
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.errors import BackboneError
-from pluto_edge.export import backbone, kernels
-from pluto_edge.export.backbone import check_supported, create, load_weights, read_layout
+from pluto_edge.export import kernels
 from pluto_edge.export.graph import GraphBuilder, WeightsFile
 from pluto_edge.export.parity import Reference, rows_error
-from pluto_edge.export.torch_vit import TorchViT
 from pluto_edge.export.vit_graph import build_adapt, build_embed, build_forward
 from pluto_edge.modules import Dims, Kind
 from pluto_edge.tolerances import relative_error
+from pluto_edge.vit import backbone
+from pluto_edge.vit.backbone import check_supported, create, load_weights, read_layout
+from pluto_edge.vit.torch_vit import TorchViT
 
 from timm.layers import SwiGLU  # isort: skip  after the backbone module, which makes timm importable
 from timm.models.vision_transformer import VisionTransformer  # isort: skip
