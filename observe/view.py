@@ -64,7 +64,7 @@ class View:
         self._chart = Chart()
         self._moment: Moment | None = None
         self._id = secrets.token_hex(8)  # a page that finds another one here loads itself again
-        self._template = files("pluto_edge.runtime").joinpath("view.html").read_text("utf-8")
+        self._template = files("pluto_edge.observe").joinpath("view.html").read_text("utf-8")
         actions: dict[str, Callable[[], str]] = {
             "/reset": self._reset,
             "/freeze": self._freeze,
