@@ -1,7 +1,7 @@
 """Disks that are full, processes that die, power cuts and readers in between, up to three times in a row.
 
 Must happen: the old or the new is there, whole, whatever was hit; a run without faults then ends well and leaves
-nothing temporary behind. `tests/test_files.py` has every single fault; here they come one after another.
+nothing temporary behind. `tests/pluto_edge/test_files.py` has every single fault; here they come one after another.
 """
 
 import shutil

@@ -19,8 +19,7 @@ from attacks.harness import Case, Escape
 from attacks.mutate import mutate_bytes
 from attacks.world import check_prediction, frames, runtime
 from pluto_edge import Runtime
-from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime.run import open_image
+from pluto_edge.preprocess import ImageBatch, open_image
 
 FORMATS = ("png", "jpeg", "gif", "bmp", "webp", "tiff", "ppm")
 MODES = (

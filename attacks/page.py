@@ -16,8 +16,8 @@ from random import Random
 from attacks.harness import Case, Escape
 from attacks.mutate import mutate_bytes
 from attacks.world import frames, runtime
-from pluto_edge.runtime.server import Server
-from pluto_edge.runtime.view import View
+from pluto_edge.observe.server import Server
+from pluto_edge.observe.view import View
 
 PATHS = ("/", "/state", "/state?have=3", "/reset", "/freeze", "/save", "/../etc/passwd", "/?token=x", "//", "*", "")
 METHODS = ("GET", "POST", "HEAD", "PUT", "OPTIONS", "get", "", "CONNECT")

@@ -13,11 +13,10 @@ from attacks.harness import Case, Escape, Parser
 from attacks.mutate import mutate_bytes, mutate_json
 from pluto_edge._schema import encode
 from pluto_edge.config import AdaptConfig
-from pluto_edge.runtime import summary
-from pluto_edge.runtime.events import Event
-from pluto_edge.runtime.recording import Header, Row, read
-from pluto_edge.runtime.replay import html
-from pluto_edge.runtime.stream import StreamMetrics
+from pluto_edge.observe import summary
+from pluto_edge.observe.recording import Header, Row, read
+from pluto_edge.observe.report import html
+from pluto_edge.runtime.types import Event, StreamMetrics
 
 
 @contextmanager

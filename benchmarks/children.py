@@ -12,10 +12,13 @@ from time import perf_counter
 from typing import Any, Self
 
 from pluto_edge._schema import decode, encode
+from pluto_edge.bench.fresh import Start, peak_resident, run_child
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, PlutoError
-from pluto_edge.runtime.fresh import Start, peak_resident, run_child
 from pluto_edge.store import Store
+
+# the reference in torch is in tests/reference; a script finds only what lies beside it
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 CODE = "import sys; sys.path.insert(0, {folder!r}); from children import {name}; {name}()"
 
@@ -67,9 +70,9 @@ class Steps:
 
 def steps_child() -> None:
     path, threads, batch, config = json.loads(sys.argv[1])
+    from pluto_edge.bench.workload import images
     from pluto_edge.manifest import Bundle
     from pluto_edge.runtime.runtime import Runtime
-    from pluto_edge.runtime.workload import images
 
     frames = images(Bundle(path, False), batch)
     settings = decode(AdaptConfig, config, "config", ConfigError)
@@ -86,7 +89,8 @@ def start_child() -> None:
     begin = perf_counter()
     import numpy as np
     import torch
-    from torch_pluto import TorchPluto
+
+    from tests.reference.torch_pluto import TorchPluto
 
     imported = perf_counter()
     torch.set_num_threads(threads)
@@ -102,7 +106,8 @@ def memory_child() -> None:
     path, threads, batch, config = json.loads(sys.argv[1])
     import numpy as np
     import torch
-    from torch_pluto import TorchPluto
+
+    from tests.reference.torch_pluto import TorchPluto
 
     torch.set_num_threads(threads)
     store = Store(path)
@@ -118,11 +123,11 @@ def third_graph_child() -> None:
     import numpy as np
     from memory import resident
 
+    from pluto_edge.bench.workload import images
     from pluto_edge.manifest import Bundle
     from pluto_edge.preprocess import ImageBatch
-    from pluto_edge.runtime.network import Network
-    from pluto_edge.runtime.session import Engine
-    from pluto_edge.runtime.workload import images
+    from pluto_edge.runtime.engine.network import Network
+    from pluto_edge.runtime.engine.session import Engine
 
     bundle = Bundle(path)
     network = Network(bundle, Engine.of(bundle.manifest.precision, "cpu", threads))

@@ -9,9 +9,9 @@ import numpy as np
 from tqdm import tqdm
 
 from pluto_edge import _text
-from pluto_edge.runtime.bench_plot import check, drawn, dress
-from pluto_edge.runtime.machine import Peak
-from pluto_edge.runtime.plot import BLUE, COLOURS, LIGHT
+from pluto_edge.bench.bench_plot import check, drawn, dress
+from pluto_edge.bench.machine import Peak
+from pluto_edge.observe.plot import BLUE, COLOURS, LIGHT
 
 SCHEMA_VERSION = 1
 STEP = "step: "  # rows of steps start with this; the picture has them

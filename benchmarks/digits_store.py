@@ -19,10 +19,9 @@ import torch
 from pluto_edge.store import Scalar, Store
 from pluto_edge.train.data import scan
 from pluto_edge.train.jobs import Workers
-from pluto_edge.train.module import Recipe
 from pluto_edge.train.progress import Bars
+from pluto_edge.train.recipe import Recipe, SelectorRecipe
 from pluto_edge.train.report import table
-from pluto_edge.train.selector import SelectorRecipe
 from pluto_edge.train.trainer import BackboneChoice, create_store, run_train
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "digits"))

@@ -13,14 +13,14 @@ import argparse
 from pathlib import Path
 
 from pluto_edge._files import whole_folder
+from pluto_edge.cli.train import add_recipe_arguments, read_recipe
 from pluto_edge.export.exporter import run_export
 from pluto_edge.store import Store
-from pluto_edge.train.cli import add_recipe_arguments, read_recipe
 from pluto_edge.train.data import scan
 from pluto_edge.train.jobs import Workers
 from pluto_edge.train.leave_out import leave_out, train_generalists
 from pluto_edge.train.progress import Bars
-from pluto_edge.train.selector import SelectorRecipe
+from pluto_edge.train.recipe import SelectorRecipe
 
 
 def main() -> None:

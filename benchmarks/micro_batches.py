@@ -3,24 +3,24 @@
     python benchmarks/micro_batches.py bundle/ [another-bundle/ ...] --batch 64
 
 Each size runs in a process of its own, since its peak of memory is counted; `*` marks what the runtime chooses for
-the bundle (FORWARD_VALUES and ADAPT_VALUES in runtime/network.py).
+the bundle (FORWARD_VALUES and ADAPT_VALUES in runtime/engine/network.py).
 """
 
 import argparse
 from pathlib import Path
 
 from pluto_edge._text import table
+from pluto_edge.bench.fresh import run_child
 from pluto_edge.manifest import Bundle
-from pluto_edge.runtime.fresh import run_child
-from pluto_edge.runtime.network import ADAPT_VALUES, FORWARD_VALUES, micro_batch
+from pluto_edge.runtime.engine.network import ADAPT_VALUES, FORWARD_VALUES, micro_batch
 
 CHILD = """
 import json, sys
 from time import perf_counter
 import numpy as np
 from pluto_edge.manifest import Bundle
-from pluto_edge.runtime.fresh import peak_resident
-from pluto_edge.runtime.workload import images, open_runtime
+from pluto_edge.bench.fresh import peak_resident
+from pluto_edge.bench.workload import images, open_runtime
 path, batch, forward, adapt = json.loads(sys.argv[1])
 bundle = Bundle(path, False)
 frames = images(bundle, batch)

@@ -29,26 +29,26 @@ import streams
 import torch
 from children import Steps, third_graph, torch_memory, torch_start
 from contest import STEP, Agreement, Report, Row, as_text, compare, in_turns, png
-from torch_pluto import ReliableOnly, TorchPluto
 from torch_rival import check_plain, compiled, export_plain, plain_vit, time_limit
 
 from pluto_edge import Runtime
 from pluto_edge._files import whole_folder, write_bytes, write_text
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge._schema import to_text
+from pluto_edge.bench import fresh, machine
+from pluto_edge.bench.bench_plot import check_files
+from pluto_edge.bench.workload import images, steady
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import BundleError, ConfigError, ParityError, PlutoError
 from pluto_edge.export.exporter import run_export
 from pluto_edge.export.random_store import make_random_store
 from pluto_edge.manifest import FORWARD, WEIGHTS, Bundle
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime import fresh, machine
-from pluto_edge.runtime.bench_cli import check_files
-from pluto_edge.runtime.network import FORWARD_VALUES, micro_batch
-from pluto_edge.runtime.session import Engine, Graph, usable_cores
-from pluto_edge.runtime.workload import images, steady
+from pluto_edge.runtime.engine.network import FORWARD_VALUES, micro_batch
+from pluto_edge.runtime.engine.session import Engine, Graph, usable_cores
 from pluto_edge.store import Store
 from pluto_edge.tolerances import TRAJECTORY_LOGITS, relative_error
+from tests.reference.torch_pluto import ReliableOnly, TorchPluto
 
 CHECKED = 4  # images on which both sides have to agree
 WARM_UP = 1  # the first step does not know which module to differentiate

@@ -2,7 +2,7 @@
 
     python benchmarks/screenshot.py [--out docs/view.png] [--scheme dark] [--width 390]
 
-Needs Chromium, its driver and selenium: tests/browser.py says how to get them.
+Needs Chromium, its driver and selenium: tests/observe/browser.py says how to get them.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples/digits")]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples/digits")]
 
 SCENES = ("clear", "low_light", "glare", "motion_blur", "sensor_noise", "fog")
 
@@ -37,11 +37,11 @@ def main() -> None:
 
 
 def take(options: argparse.Namespace) -> bytes:
-    import browser
     import meter
 
     from pluto_edge import Runtime
-    from pluto_edge.runtime.view import View
+    from pluto_edge.observe.view import View
+    from tests.observe import browser
 
     if browser.missing():
         sys.exit(browser.missing())

@@ -11,14 +11,14 @@ from itertools import product
 from pathlib import Path
 
 from pluto_edge._text import table
-from pluto_edge.runtime.fresh import run_child
+from pluto_edge.bench.fresh import run_child
 
 CHILD = """
 import json, sys, time
 from pluto_edge.manifest import Bundle
-from pluto_edge.runtime import session
-from pluto_edge.runtime.fresh import peak_resident
-from pluto_edge.runtime.workload import images, open_runtime
+from pluto_edge.runtime.engine import session
+from pluto_edge.bench.fresh import peak_resident
+from pluto_edge.bench.workload import images, open_runtime
 path, prepack, spin = json.loads(sys.argv[1])
 bundle = Bundle(path, False)
 original = session.Engine._options

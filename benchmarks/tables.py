@@ -28,7 +28,7 @@ from pluto_edge.evaluate.summary import Row
 from pluto_edge.evaluate.targets import find_targets
 from pluto_edge.evaluate.verdict import find
 from pluto_edge.manifest import Bundle
-from pluto_edge.runtime.session import Engine
+from pluto_edge.runtime.engine.session import Engine
 from pluto_edge.train.corruptions import NAMES
 
 RUNS = Path("runs")

@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_pluto import ReliableOnly, TorchPluto
 
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ParityError
-from pluto_edge.export.torch_vit import TorchViT
-from pluto_edge.runtime.session import Graph
+from pluto_edge.runtime.engine.session import Graph
 from pluto_edge.store import Store
 from pluto_edge.tolerances import LOGITS_FP32, relative_error
+from pluto_edge.vit.torch_vit import TorchViT
+from tests.reference.torch_pluto import ReliableOnly, TorchPluto
 
 OPSET = 20
 

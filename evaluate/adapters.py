@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.targets import Stream, StreamBatch
-from pluto_edge.runtime.network import Pass
-from pluto_edge.runtime.state import Affines
+from pluto_edge.runtime.engine.affines import Affines
+from pluto_edge.runtime.engine.network import Pass
 
 Logits = NDArray[np.floating]
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.adapters import Adapter, Bench, CottaConfig, Logits
 from pluto_edge.evaluate.targets import StreamBatch
-from pluto_edge.export.backbone import load_backbone
-from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.store import Store
 from pluto_edge.tolerances import LOGITS_FP32, relative_error
+from pluto_edge.vit.backbone import load_backbone
+from pluto_edge.vit.torch_vit import Params, TorchViT
 
 import torchvision.transforms.v2.functional as T  # isort: skip  # after the shim that backbone.py loads
 

@@ -27,7 +27,7 @@ from pluto_edge.evaluate.results import (
     save,
 )
 from pluto_edge.evaluate.targets import Indices, LeftOut, Stream, Target, arrange, prepare
-from pluto_edge.runtime.selector import softmax
+from pluto_edge.runtime.algorithm.selector import softmax
 
 CACHE = "cache"
 

@@ -14,7 +14,7 @@ from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.adapters import Adapter, Bench, Logits, features_of
 from pluto_edge.evaluate.recorded import Wide
 from pluto_edge.evaluate.targets import StreamBatch
-from pluto_edge.runtime.selector import entropy, softmax
+from pluto_edge.runtime.algorithm.selector import entropy, softmax
 
 TINY = 1e-12  # below it a vector has no direction, as in torch's normalize
 STEPS, CONVERGED = 100, 1e-8  # of LAME's optimisation

@@ -13,10 +13,10 @@ import numpy as np
 from pluto_edge.evaluate.adapters import Adapter, Bench, Logits
 from pluto_edge.evaluate.recorded import Wide
 from pluto_edge.evaluate.targets import Indices, Stream, StreamBatch
-from pluto_edge.runtime.alignment import align
-from pluto_edge.runtime.objective import Objective
-from pluto_edge.runtime.selector import entropy, softmax
-from pluto_edge.runtime.state import Affines
+from pluto_edge.runtime.algorithm.alignment import align
+from pluto_edge.runtime.algorithm.selector import entropy, softmax
+from pluto_edge.runtime.engine.affines import Affines
+from pluto_edge.runtime.engine.objective import Objective
 
 AVERAGE = 0.9  # of EATA's and SAR's moving averages
 FEW_CLASSES = 100

@@ -12,8 +12,8 @@ from pluto_edge._files import read_tensors, write_tensors
 from pluto_edge.errors import BundleError
 from pluto_edge.evaluate.targets import Array, Recording, Stream, StreamBatch
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime.network import MEAN_ENTROPY, Look, Network, Pass
-from pluto_edge.runtime.state import Affines
+from pluto_edge.runtime.engine.affines import Affines
+from pluto_edge.runtime.engine.network import MEAN_ENTROPY, Look, Network, Pass
 
 Wide = NDArray[np.float64]
 

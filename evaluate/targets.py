@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from pluto_edge._files import sha256
 from pluto_edge._schema import encode
 from pluto_edge.errors import ConfigError
-from pluto_edge.preprocess import IMAGE_SUFFIXES, ImageBatch, Preprocessing, image_files
-from pluto_edge.runtime.run import open_image
+from pluto_edge.preprocess import IMAGE_SUFFIXES, ImageBatch, Preprocessing, image_files, open_image
 from pluto_edge.seen import Seen, number_of
 
 Array = NDArray[np.float32]

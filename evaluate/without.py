@@ -8,9 +8,8 @@ from pluto_edge.export.exporter import run_export
 from pluto_edge.store import Store
 from pluto_edge.train.data import scan
 from pluto_edge.train.leave_out import leave_out
-from pluto_edge.train.module import Recipe
 from pluto_edge.train.progress import Bars, Silent
-from pluto_edge.train.selector import SelectorRecipe
+from pluto_edge.train.recipe import Recipe, SelectorRecipe
 
 
 def bundle_without(

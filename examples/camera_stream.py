@@ -31,11 +31,12 @@ from pluto_edge import Bundle, Runtime, Stream, _text  # noqa: E402
 from pluto_edge._files import write_bytes  # noqa: E402
 from pluto_edge.errors import ConfigError, PlutoError  # noqa: E402
 from pluto_edge.evaluate.significance import mcnemar  # noqa: E402
-from pluto_edge.runtime import persistence, plot, summary  # noqa: E402
-from pluto_edge.runtime.recording import Header, Recorder, Recording  # noqa: E402
-from pluto_edge.runtime.rivals import Rivals  # noqa: E402
-from pluto_edge.runtime.sources import Frame, is_live, open_source, paced, public_name  # noqa: E402
-from pluto_edge.runtime.terminal import open_display  # noqa: E402
+from pluto_edge.observe import plot, summary  # noqa: E402
+from pluto_edge.observe.recording import Header, Recorder, Recording  # noqa: E402
+from pluto_edge.observe.rivals import Rivals  # noqa: E402
+from pluto_edge.observe.sources import Frame, is_live, open_source, paced, public_name  # noqa: E402
+from pluto_edge.observe.terminal import open_display  # noqa: E402
+from pluto_edge.runtime import persistence  # noqa: E402
 
 FRAMES = HOLD * (len(STORY) + 1)  # the whole story, and clear again
 SHIPPED = "clear"  # the module that one would ship, if it had to be one
@@ -184,7 +185,7 @@ def header(options: argparse.Namespace, runtime: Runtime) -> Header:
 
 
 def open_view(stream: Stream, options: argparse.Namespace) -> AbstractContextManager[Any]:
-    from pluto_edge.runtime.view import View
+    from pluto_edge.observe.view import View
 
     host, _, port = options.view.rpartition(":")
     if not host or not port.isdecimal():

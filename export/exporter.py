@@ -14,11 +14,9 @@ from pluto_edge._files import found, sha256, whole_folder, write_tensors, write_
 from pluto_edge._schema import to_text
 from pluto_edge.errors import BackboneError, BundleError, ParityError, StoreError
 from pluto_edge.export import kernels
-from pluto_edge.export.backbone import load_backbone
 from pluto_edge.export.graph import GraphBuilder, WeightsFile
 from pluto_edge.export.parity import compare
 from pluto_edge.export.quantize import quantize_dynamic
-from pluto_edge.export.torch_vit import TorchViT
 from pluto_edge.export.vit_graph import build_adapt, build_embed, build_forward
 from pluto_edge.manifest import (
     ADAPT,
@@ -39,6 +37,8 @@ from pluto_edge.modules import Dims, Module
 from pluto_edge.seen import write_seen
 from pluto_edge.store import Store
 from pluto_edge.version import WRITER
+from pluto_edge.vit.backbone import load_backbone
+from pluto_edge.vit.torch_vit import TorchViT
 
 STAGES = ("backbone", "graphs", "kernels", "modules", "parity", "hashes")
 

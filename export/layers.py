@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from pluto_edge.export.backbone import Activation
 from pluto_edge.export.graph import GraphBuilder, Value
+from pluto_edge.vit.backbone import Activation
 
 Gradient = Callable[[Value, Value | None], Value]  # of the output, and what the input has of one already: the sum
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from pluto_edge import tolerances
 from pluto_edge._ort import onnxruntime
-from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, ParityEntry, Precision
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Module
 from pluto_edge.tolerances import relative_error
+from pluto_edge.vit.torch_vit import Params, TorchViT
 
 Arrays = dict[str, NDArray[np.float32]]
 

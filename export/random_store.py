@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from pluto_edge.export.backbone import create, preprocessing, read_layout
 from pluto_edge.modules import Dims, Kind, Module, SelectorWeights
 from pluto_edge.store import Backbone, ModuleConfig, Store, StoreConfig
+from pluto_edge.vit.backbone import create, preprocessing, read_layout
 
 
 def make_random_store(

@@ -14,10 +14,10 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from pluto_edge.export.backbone import activation, final_norm, read_layout
 from pluto_edge.export.graph import GraphBuilder, Value
 from pluto_edge.export.layers import Layers, array, expand, frozen_norm, inner
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
+from pluto_edge.vit.backbone import activation, final_norm, read_layout
 
 MODULE_DOCS = {
     "prompt": "prompt tokens of the module, appended to the image's tokens",

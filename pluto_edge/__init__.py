@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     )
     from pluto_edge.manifest import Bundle, Manifest
     from pluto_edge.preprocess import Preprocessing
-    from pluto_edge.runtime.events import Event
-    from pluto_edge.runtime.prediction import Prediction
     from pluto_edge.runtime.runtime import Runtime
-    from pluto_edge.runtime.stream import Stream
+    from pluto_edge.runtime.stream.stream import Stream
+    from pluto_edge.runtime.types import Event, Prediction
     from pluto_edge.store import Store
 
 _HOME = {
@@ -44,14 +43,14 @@ _HOME = {
     "Bundle": "manifest",
     "BundleError": "errors",
     "ConfigError": "errors",
-    "Event": "runtime.events",
+    "Event": "runtime.types",
     "ImageError": "errors",
     "Manifest": "manifest",
     "MissingExtraError": "errors",
     "NotFiniteError": "errors",
     "ParityError": "errors",
     "PlutoError": "errors",
-    "Prediction": "runtime.prediction",
+    "Prediction": "runtime.types",
     "Preprocessing": "preprocess",
     "ProviderError": "errors",
     "RecordingError": "errors",
@@ -59,7 +58,7 @@ _HOME = {
     "SourceError": "errors",
     "Store": "store",
     "StoreError": "errors",
-    "Stream": "runtime.stream",
+    "Stream": "runtime.stream.stream",
     "StreamError": "errors",
 }
 

@@ -286,3 +286,11 @@ def _to_pil(item: object) -> Image.Image:
 def _convertible(mode: str) -> None:
     """Raises where Pillow cannot make RGB of this mode."""
     Image.new(mode, (1, 1)).convert("RGB")
+
+
+def open_image(path: Path) -> Image.Image:
+    try:
+        with Image.open(path) as image:
+            return to_rgb(image)
+    except Exception as cause:  # of whatever type: truncated, too large to be true, no image at all
+        raise ImageError(f"{path}: not a readable image ({cause})") from cause

@@ -18,7 +18,7 @@ from math import exp, log
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pluto_edge.runtime.selector import entropy
+from pluto_edge.runtime.algorithm.selector import entropy
 
 Evidence = tuple[int, int, float, float]  # label adapted and exported, entropy adapted and exported
 Contradiction = tuple[bool, float]  # whether the labels differ, and how likely the exported one is wrong

@@ -20,17 +20,20 @@ from numpy.typing import NDArray
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, NotFiniteError
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime import algorithm, beyond, guard, persistence, selector
-from pluto_edge.runtime.algorithm import Blend, Proposal
-from pluto_edge.runtime.changes import ChangeDetector
-from pluto_edge.runtime.continuity import Continuity
-from pluto_edge.runtime.events import MAX_EVENTS, Delivery, Event, Kind
-from pluto_edge.runtime.evidence import WINDOW
-from pluto_edge.runtime.forks import renew_after_fork
-from pluto_edge.runtime.network import Look, Modules, Network, Pass
-from pluto_edge.runtime.prototypes import Prototypes
-from pluto_edge.runtime.state import Array, Gathered, State, without
-from pluto_edge.runtime.timing import Stages
+from pluto_edge.runtime import guard, persistence
+from pluto_edge.runtime.algorithm import beyond, selector
+from pluto_edge.runtime.algorithm import step as algorithm
+from pluto_edge.runtime.algorithm.continuity import Continuity
+from pluto_edge.runtime.algorithm.evidence import WINDOW
+from pluto_edge.runtime.algorithm.prototypes import Prototypes
+from pluto_edge.runtime.algorithm.state import Array, Gathered, State, without
+from pluto_edge.runtime.algorithm.step import Blend, Proposal
+from pluto_edge.runtime.engine.forks import renew_after_fork
+from pluto_edge.runtime.engine.network import Look, Modules, Network, Pass
+from pluto_edge.runtime.engine.timing import Stages
+from pluto_edge.runtime.stream.changes import ChangeDetector
+from pluto_edge.runtime.stream.delivery import Delivery
+from pluto_edge.runtime.types import MAX_EVENTS, Event, Kind, Prediction
 
 AVERAGE = 0.9  # of SAR's moving average
 
@@ -474,3 +477,19 @@ def _describe(proposal: Proposal, judged: _Judged, step: int, stages: Stages) ->
 
 def _newest(recent: Array, x_hat: Array) -> Array:
     return np.concatenate([recent, x_hat])[-max(WINDOW, len(x_hat)) :]
+
+
+def to_prediction(blend: Blend, classes: Sequence[str]) -> Prediction:
+    """A blend as users see it."""
+    probabilities = blend.probabilities
+    labels = probabilities.argmax(axis=1)
+    return Prediction(
+        labels=labels,
+        classes=tuple(classes[i] for i in labels),
+        probabilities=probabilities.astype(np.float32),
+        logits=blend.logits.astype(np.float32),
+        weights=blend.weights.astype(np.float32),
+        modules=blend.names,
+        selected=tuple(blend.names[i] for i in blend.order),
+        entropy=selector.entropy(probabilities).astype(np.float32),
+    )

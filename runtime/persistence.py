@@ -22,9 +22,10 @@ from pluto_edge._files import alone_in, give_name, sweep, write_bytes
 from pluto_edge._schema import decode
 from pluto_edge.errors import BundleError, ConfigError, StoreError
 from pluto_edge.modules import Dims, SelectorWeights, check_tensors
-from pluto_edge.runtime.network import Network
-from pluto_edge.runtime.prototypes import Prototypes, Seen
-from pluto_edge.runtime.state import Affines, State
+from pluto_edge.runtime.algorithm.prototypes import Prototypes, Seen
+from pluto_edge.runtime.algorithm.state import State
+from pluto_edge.runtime.engine.affines import Affines
+from pluto_edge.runtime.engine.network import Network
 from pluto_edge.version import WRITER
 
 # 1 and 2 had mean logits for re-centring, which are passed over; up to 3 the digest was of the tensors alone;

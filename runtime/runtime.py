@@ -11,14 +11,13 @@ from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, StreamError
 from pluto_edge.manifest import Bundle, Manifest
 from pluto_edge.preprocess import ImageBatch, Images
-from pluto_edge.runtime.background import LearningThread
-from pluto_edge.runtime.events import Event
-from pluto_edge.runtime.forks import renew_after_fork
-from pluto_edge.runtime.learner import Learner
-from pluto_edge.runtime.network import Network
-from pluto_edge.runtime.prediction import Prediction
-from pluto_edge.runtime.session import Engine, Provider
-from pluto_edge.runtime.stream import OnChange, Stream, for_batches
+from pluto_edge.runtime.engine.forks import renew_after_fork
+from pluto_edge.runtime.engine.network import Network
+from pluto_edge.runtime.engine.session import Engine, Provider
+from pluto_edge.runtime.learner import Learner, to_prediction
+from pluto_edge.runtime.stream.background import LearningThread
+from pluto_edge.runtime.stream.stream import OnChange, Stream, for_batches
+from pluto_edge.runtime.types import Event, Prediction
 
 __all__ = ["Runtime"]
 
@@ -114,11 +113,11 @@ class Runtime:
 
     def predict(self, images: Images) -> Prediction:
         """Blend the modules' predictions with what was learned so far; nothing changes."""
-        return Prediction.of(self._learner.predict(self._batch(images))[0], self.classes)
+        return to_prediction(self._learner.predict(self._batch(images))[0], self.classes)
 
     def step(self, images: Images) -> Prediction:
         """Predict a batch and learn from it. A step that goes wrong changes nothing and says so in `events`."""
-        return Prediction.of(self._learner.step(self._batch(images))[0], self.classes)
+        return to_prediction(self._learner.step(self._batch(images))[0], self.classes)
 
     __call__ = step
 

@@ -1,4 +1,4 @@
-"""Small random stores and bundles, made once a run."""
+"""Small random stores and bundles, and labelled folders, made once a run."""
 
 import os
 from collections.abc import Callable
@@ -10,17 +10,21 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
 
 from pluto_edge.export.exporter import run_export
 from pluto_edge.export.random_store import make_random_store
 from pluto_edge.modules import Kind
 from pluto_edge.store import Store
-
-pytest_plugins = ["conftest_bundle", "conftest_train", "conftest_view", "conftest_evaluate"]
+from pluto_edge.vit.backbone import create
+from tests import shapes
 
 TINY = {"embed_dim": 48, "depth": 3, "num_heads": 3, "patch_size": 8}
 SIZE = (40, 32)
 CLASSES = 7
+DOMAINS = {"noise": 60, "other": 24, "source": 30}
 
 
 def tiny_store(path: Path, kind: Kind = "vpt", modules: int = 3, seed: int = 0) -> Store:
@@ -75,3 +79,32 @@ def make_bundle(make_store: Callable[..., Store], tmp_path_factory: pytest.TempP
 def frames() -> np.ndarray:
     """Eleven NHWC uint8 images, larger than the backbone's."""
     return np.random.default_rng(7).integers(0, 256, (11, 50, 61, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """root/<domain>/class-<i>/<n>.png; classes come in turn."""
+    root, rng = tmp_path_factory.mktemp("domains"), np.random.default_rng(11)
+    for name, count in DOMAINS.items():
+        for index in range(count):
+            folder = root / name / f"class-{index % 7}"
+            folder.mkdir(parents=True, exist_ok=True)
+            patches = rng.integers(0, 256, (5, 4, 3), dtype=np.uint8)
+            Image.fromarray(patches).resize((44, 50), Image.Resampling.BICUBIC).save(folder / f"{index}.png")
+    return root
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    root = tmp_path / "photos"
+    for name in ("dawn", "noon"):
+        shapes.write_domain(root, name)
+    return root
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    file = tmp_path_factory.mktemp("weights") / "vit.safetensors"
+    save_file(create(shapes.ARCHITECTURE, (shapes.SIZE, shapes.SIZE), {}).state_dict(), file)
+    return file

@@ -30,12 +30,12 @@ from torch import Tensor
 
 from pluto_edge._files import sha256, whole_file, write_bytes
 from pluto_edge.errors import ConfigError, StoreError
-from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.store import Store
 from pluto_edge.train.data import Domain, check_enough
 from pluto_edge.train.features import Batch, Embedded, embed, logits
 from pluto_edge.train.progress import Step, ignore
 from pluto_edge.train.selector import SourceLogits
+from pluto_edge.vit.torch_vit import Params, TorchViT
 
 WORK = ".work"
 PARTS = ("train", "val")

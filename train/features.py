@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from PIL import UnidentifiedImageError
 from torch import Tensor
 
-from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.preprocess import Preprocessing
 from pluto_edge.train.data import Domain, Sample
+from pluto_edge.vit.torch_vit import Params, TorchViT
 
 EMBED_BATCH = 64
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from pluto_edge._files import sha256, write_text
 from pluto_edge.errors import StoreError
-from pluto_edge.export.torch_vit import TorchViT
 from pluto_edge.store import Store
 from pluto_edge.train.cache import Cache, module_params
 from pluto_edge.train.features import Embedded, logits
+from pluto_edge.vit.torch_vit import TorchViT
 
 Wide = NDArray[np.float64]
 

@@ -23,8 +23,6 @@ from safetensors.torch import load_file
 
 from pluto_edge._files import sha256, whole_folder, write_text
 from pluto_edge.errors import ConfigError, StoreError
-from pluto_edge.export.backbone import load_backbone
-from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.modules import Dims, check_tensors
 from pluto_edge.seen import write_seen
 from pluto_edge.store import Store, check_vacant
@@ -33,11 +31,14 @@ from pluto_edge.train.data import GENERALIST, Domain
 from pluto_edge.train.features import accuracy, logits
 from pluto_edge.train.home import home_of
 from pluto_edge.train.jobs import Workers
-from pluto_edge.train.module import Recipe, Trained, train_module
+from pluto_edge.train.module import Trained, train_module
 from pluto_edge.train.pool import Pool
 from pluto_edge.train.progress import Progress, Silent
-from pluto_edge.train.selector import SelectorRecipe, join, train_selector
+from pluto_edge.train.recipe import Recipe, SelectorRecipe
+from pluto_edge.train.selector import join, train_selector
 from pluto_edge.train.trainer import embed_one, save_trained, seen_of
+from pluto_edge.vit.backbone import load_backbone
+from pluto_edge.vit.torch_vit import Params, TorchViT
 
 KEY = "key.json"
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -14,54 +13,14 @@ from torch import Tensor
 
 from pluto_edge._files import write_bytes
 from pluto_edge.errors import ConfigError
-from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.modules import Dims
 from pluto_edge.train.features import Embedded, accuracy, logits
 from pluto_edge.train.progress import Step, ignore
+from pluto_edge.train.recipe import Recipe
+from pluto_edge.vit.torch_vit import Params, TorchViT
 
 HEAD = ("head_weight", "head_bias")
 PROBE_DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)
-Precision = Literal["fp32", "bf16"]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """SGD with momentum for prompts, AdamW for adapters and heads; cosine with warm-up; early stopping.
-
-    `lr` is for 256 samples a batch, as in VPT. The head starts from a linear probe of the frozen features, with
-    the weight decay that validates best. Tokens are computed once, so images are not augmented; leaving out
-    `patch_drop` of the patches at random takes that place, and is faster. Label smoothing keeps the predictions'
-    entropy meaningful, which is what adaptation goes by.
-    """
-
-    epochs: int = 20
-    batch: int = 32
-    lr: float | None = None  # None: 1 for prompts (SGD), 0.004 for adapters (AdamW)
-    head_lr: float = 0.004
-    weight_decay: float = 0.01
-    warmup: float = 0.1
-    smoothing: float = 0.1
-    patch_drop: float = 0.4
-    patience: int = 4
-    seed: int = 0
-    precision: Precision = "fp32"  # of training passes; bf16 is twice as fast on CPUs that multiply it
-
-    def __post_init__(self) -> None:
-        if self.precision not in get_args(Precision):
-            raise ConfigError(f"precision: want {' or '.join(get_args(Precision))}, got {self.precision!r}")
-        for name in ("epochs", "batch", "patience"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: want at least 1, got {getattr(self, name)}")
-        for name in ("lr", "head_lr"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigError(f"{name}: want more than 0, got {value}")
-        for name in ("weight_decay", "seed"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name}: want 0 or more, got {getattr(self, name)}")
-        for name in ("warmup", "smoothing", "patch_drop"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name}: want 0 up to, but not, 1, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pluto_edge import _text
 from pluto_edge._files import write_bytes, write_text
 from pluto_edge.store import ModuleConfig, Store
 from pluto_edge.train.data import Domain
-from pluto_edge.train.module import Recipe
+from pluto_edge.train.recipe import Recipe
 
 if TYPE_CHECKING:
     from pluto_edge.train.trainer import TrainReport

@@ -15,41 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pluto_edge.errors import ConfigError
-from pluto_edge.export.torch_vit import TorchSelector
 from pluto_edge.modules import SelectorWeights
 from pluto_edge.train.features import accuracy
 from pluto_edge.train.progress import Step, ignore
-
-
-@dataclass(frozen=True)
-class SelectorRecipe:
-    """AdamW on cached logits; the epoch that validates best is kept. Sizes by number of classes, as the paper's.
-
-    `withhold` is the share of lessons without the image's own module; `temperature` divides the dot product when
-    training starts, None for sqrt(d') (it is in the scale of h_x's LayerNorm, and trained with it).
-    """
-
-    epochs: int = 60
-    batch: int = 64
-    lr: float = 1e-3
-    weight_decay: float = 0.01
-    patience: int = 12
-    dropout: float | None = None
-    withhold: float = 0.8
-    temperature: float | None = None
-    images: int | None = None  # of each domain and split; every module looks at every one of them
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.images is not None and self.images < 1:
-            raise ConfigError(f"images: want at least 1, got {self.images}")
-        for name in ("dropout", "withhold"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < 1:
-                raise ConfigError(f"{name}: want 0 up to, but not, 1, got {value}")
-        if self.temperature is not None and not 0 < self.temperature < math.inf:
-            raise ConfigError(f"temperature: want more than 0, got {self.temperature}")
+from pluto_edge.train.recipe import SelectorRecipe
+from pluto_edge.vit.torch_vit import TorchSelector
 
 
 def sizes(classes: int) -> tuple[int, int, int, float]:

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pluto_edge.export.torch_vit import Params, TorchViT
 from pluto_edge.signature import FEATURE_RANK, LOOK_RANK, Covariance, Reference, Signature
 from pluto_edge.train.features import Embedded, activations
+from pluto_edge.vit.torch_vit import Params, TorchViT
 
 Wide = NDArray[np.float64]
 

@@ -8,8 +8,6 @@ import torch
 
 from pluto_edge._files import sha256
 from pluto_edge.errors import ConfigError, StoreError
-from pluto_edge.export.backbone import load_backbone
-from pluto_edge.export.torch_vit import TorchViT
 from pluto_edge.modules import Module
 from pluto_edge.seen import hashes_of
 from pluto_edge.store import Store
@@ -20,6 +18,8 @@ from pluto_edge.train.pool import Pool
 from pluto_edge.train.progress import Progress, Silent
 from pluto_edge.train.signature import signature_of
 from pluto_edge.train.trainer import embed_one
+from pluto_edge.vit.backbone import load_backbone
+from pluto_edge.vit.torch_vit import TorchViT
 
 
 def add_signatures(

@@ -17,8 +17,6 @@ from safetensors.torch import save
 
 from pluto_edge._files import whole_folder, write_bytes, write_text
 from pluto_edge.errors import ConfigError
-from pluto_edge.export.backbone import create, load_backbone, load_weights, preprocessing, read_layout
-from pluto_edge.export.torch_vit import TorchViT
 from pluto_edge.modules import Kind, Module, SelectorWeights
 from pluto_edge.seen import Seen, hashes_of
 from pluto_edge.store import Backbone, ModuleConfig, Scalar, Store, StoreConfig, check_vacant
@@ -28,11 +26,14 @@ from pluto_edge.train.data import GENERALIST, Domain
 from pluto_edge.train.features import accuracy
 from pluto_edge.train.home import keep_home, kept_home
 from pluto_edge.train.jobs import Workers
-from pluto_edge.train.module import Recipe, Trained, train_module
+from pluto_edge.train.module import Trained, train_module
 from pluto_edge.train.pool import Pool
 from pluto_edge.train.progress import Progress, Silent
-from pluto_edge.train.selector import SelectorRecipe, SelectorReport, SourceLogits, join, sizes, train_selector
+from pluto_edge.train.recipe import Recipe, SelectorRecipe
+from pluto_edge.train.selector import SelectorReport, SourceLogits, join, sizes, train_selector
 from pluto_edge.train.signature import signature_of
+from pluto_edge.vit.backbone import create, load_backbone, load_weights, preprocessing, read_layout
+from pluto_edge.vit.torch_vit import TorchViT
 
 
 @dataclass(frozen=True)

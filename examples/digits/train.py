@@ -32,17 +32,16 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pluto_edge.config import AdaptConfig
-from pluto_edge.export.backbone import create
 from pluto_edge.modules import Kind
 from pluto_edge.store import Scalar, Store
 from pluto_edge.train.cache import WORK
 from pluto_edge.train.data import scan
 from pluto_edge.train.jobs import Workers
-from pluto_edge.train.module import Recipe
 from pluto_edge.train.progress import Bars
+from pluto_edge.train.recipe import Recipe, SelectorRecipe
 from pluto_edge.train.report import table
-from pluto_edge.train.selector import SelectorRecipe
 from pluto_edge.train.trainer import BackboneChoice, TrainReport, create_store, run_train
+from pluto_edge.vit.backbone import create
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = "vit_tiny_patch16_224"  # the family; the options below make it a ViT for 32 x 32

@@ -45,18 +45,18 @@ def test_samples_are_good(tmp_path: Path, name: str) -> None:
 
 def test_what_escapes_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exceptions, losses, crashes and hangs are told apart, the cases after them are run, and nothing is left."""
-    from planted.escapes import KINDS
+    from tests.attacks.planted.escapes import KINDS
 
     monkeypatch.setattr(harness, "MEMORY_FOLDER", tmp_path)
     expected, seeds = Counter(KINDS), range(len(KINDS))
     assert set(expected) == {0, 1, 2, 3, 4}
-    tally = harness.run([Task("escapes", cases=len(seeds))], package="planted")["escapes"]
+    tally = harness.run([Task("escapes", cases=len(seeds))], package="tests.attacks.planted")["escapes"]
     assert (tally.cases, tally.refused, tally.escaped) == (8, expected[0], 8 - expected[0])
     assert list(tmp_path.iterdir()) == []
     counts = tally.counts
     names = (
         "",
-        "KeyError at tests/planted",
+        "KeyError at tests/attacks/planted",
         "Escape (something is lost)",
         "crashes with SIGSEGV",
         "hangs for more",
@@ -69,7 +69,7 @@ def test_what_escapes_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_an_attack_that_cannot_be_set_up(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RuntimeError, match="cannot be set up"):
-        harness.run([Task("unopened", cases=1)], package="planted")
+        harness.run([Task("unopened", cases=1)], package="tests.attacks.planted")
     assert "no such bundle" in capfd.readouterr().err
 
 

@@ -14,15 +14,15 @@ import rivals
 import torch
 from contest import compare, in_turns
 from PIL import Image
-from torch_pluto import ReliableOnly, TorchPluto
 from torch_rival import time_limit
 
 from pluto_edge import AdaptConfig
+from pluto_edge.bench import machine
 from pluto_edge.errors import BundleError
 from pluto_edge.manifest import Bundle
-from pluto_edge.runtime import machine
 from pluto_edge.store import Store
 from pluto_edge.tolerances import GRADIENT, LOGITS_INT8, TRAJECTORY_LOGITS, relative_error
+from tests.reference.torch_pluto import ReliableOnly, TorchPluto
 
 BATCH = 6
 OPTIONS = Namespace(batch=BATCH, repeats=1, threads=1, compile=0.0)
@@ -87,7 +87,7 @@ def test_a_bundle_of_another_store_is_refused(
 ) -> None:
     store = make_store(modules=2)
     if other == "weights":
-        from conftest import tiny_store
+        from tests.conftest import tiny_store
 
         store = tiny_store(tmp_path / "store", seed=1)
     assert rivals.main([str(store.path), str(make_bundle())]) == 2

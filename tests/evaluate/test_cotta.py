@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_store
-from torch_baselines import TorchCotta
 
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.adapters import Bench, CottaConfig
@@ -17,6 +15,8 @@ from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.targets import Stream, StreamBatch
 from pluto_edge.store import Store
 from pluto_edge.tolerances import TRAJECTORY_AFFINES, TRAJECTORY_LOGITS, relative_error
+from tests.conftest import tiny_store
+from tests.reference.torch_baselines import TorchCotta
 
 NAME, BATCH = "domain-2", 10
 

@@ -19,7 +19,7 @@ from pluto_edge.evaluate.pluto import Pluto
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.results import ENSEMBLE, PROBABILITIES, Protocol, Result
 from pluto_edge.evaluate.targets import Stream, StreamBatch, arrange, find_targets
-from pluto_edge.runtime.selector import softmax
+from pluto_edge.runtime.algorithm.selector import softmax
 
 ONLINE = Protocol(16, 2)
 CLASSES = tuple(f"class-{i}" for i in range(7))

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch_baselines import Base, TorchT3a, torch_lame
 
 from pluto_edge.config import AdaptConfig
 from pluto_edge.evaluate.adapters import Adapter, Bench, features_of, gives_features
@@ -13,9 +12,10 @@ from pluto_edge.evaluate.features import Lame, LameConfig, Supports, T3a, T3aCon
 from pluto_edge.evaluate.methods import known
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.targets import Stream, StreamBatch
-from pluto_edge.runtime.selector import softmax
+from pluto_edge.runtime.algorithm.selector import softmax
 from pluto_edge.store import Store
 from pluto_edge.tolerances import LOGITS_FP32, relative_error
+from tests.reference.torch_baselines import Base, TorchT3a, torch_lame
 
 CLASSES, WIDTH, BATCH, NAME = 5, 12, 16, "domain-1"
 

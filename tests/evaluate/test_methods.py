@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_baselines import Base, TorchEata, TorchNeo, TorchSar, TorchTent, entropy_of
 
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError
@@ -19,11 +18,12 @@ from pluto_edge.evaluate.methods import choose, known
 from pluto_edge.evaluate.pluto import Pluto, ZeroShot
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.targets import Stream, StreamBatch
+from pluto_edge.runtime.algorithm.selector import entropy, softmax
+from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.learner import Learner
-from pluto_edge.runtime.network import Network
-from pluto_edge.runtime.selector import entropy, softmax
 from pluto_edge.store import Store
 from pluto_edge.tolerances import GRADIENT, LOGITS_FP32, TRAJECTORY_AFFINES, TRAJECTORY_LOGITS, relative_error
+from tests.reference.torch_baselines import Base, TorchEata, TorchNeo, TorchSar, TorchTent, entropy_of
 
 NAME, CLASSES, BATCH = "domain-1", 7, 16
 

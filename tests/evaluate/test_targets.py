@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest_evaluate import DOMAINS
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -15,6 +14,7 @@ from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.targets import LeftOut, Stream, arrange, find_targets, prepare
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.seen import Seen, hashes_of
+from tests.conftest import DOMAINS
 
 CLASSES = tuple(f"class-{i}" for i in range(7))
 

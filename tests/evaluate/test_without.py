@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest_train import ARCHITECTURE, SIZE, write_domain
 
 from pluto_edge.cli import main
 from pluto_edge.manifest import Bundle
+from tests.shapes import ARCHITECTURE, SIZE, write_domain
 
 
 @pytest.fixture

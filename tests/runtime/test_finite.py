@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from pluto_edge import AdaptConfig, NotFiniteError, Preprocessing, Runtime
 from pluto_edge._files import sha256
 from pluto_edge.errors import BundleError, ConfigError
-from pluto_edge.runtime.state import Affines
+from pluto_edge.runtime.engine.affines import Affines
 from pluto_edge.train.signature import make_signature
 
 NAMES = ("domain-0", "domain-1", "domain-2")

@@ -11,8 +11,8 @@ import pytest
 from pluto_edge import AdaptConfig, Runtime
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import guard
-from pluto_edge.runtime.network import Network
-from pluto_edge.runtime.state import State
+from pluto_edge.runtime.algorithm.state import State
+from pluto_edge.runtime.engine.network import Network
 
 DIGITS = Path(__file__).parents[2] / "examples/digits"
 CONFIG = AdaptConfig(selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95)

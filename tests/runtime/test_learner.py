@@ -15,8 +15,12 @@ from safetensors.numpy import load_file, save_file
 from pluto_edge import AdaptConfig, Event, Runtime
 from pluto_edge.errors import BundleError, ConfigError, StoreError
 from pluto_edge.modules import Module
-from pluto_edge.runtime import algorithm, events, guard
-from pluto_edge.runtime.state import Affines, State
+from pluto_edge.observe import events
+from pluto_edge.runtime import guard
+from pluto_edge.runtime.algorithm import step as algorithm
+from pluto_edge.runtime.algorithm.state import State
+from pluto_edge.runtime.engine.affines import Affines
+from pluto_edge.runtime.types import MAX_EVENTS
 from pluto_edge.store import Store
 
 CONFIG = AdaptConfig(selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95, guard=False)
@@ -338,8 +342,9 @@ from types import SimpleNamespace
 import numpy as np
 from pluto_edge.modules import Dims, SelectorWeights
 from pluto_edge.runtime import persistence
-from pluto_edge.runtime.network import Modules
-from pluto_edge.runtime.state import Affines, State
+from pluto_edge.runtime.engine.network import Modules
+from pluto_edge.runtime.engine.affines import Affines
+from pluto_edge.runtime.algorithm.state import State
 
 path, rng, last = Path(sys.argv[1]), random.Random(0), 0
 selector = SelectorWeights.random(width=48, classes=7, hidden_x=32, hidden_l=32, out=32)
@@ -562,9 +567,9 @@ def test_events_come_in_order_from_many_threads(make_bundle: Callable[..., Path]
 
 
 def test_events_are_bounded(runtime: Runtime) -> None:
-    for _ in range(events.MAX_EVENTS + 10):
+    for _ in range(MAX_EVENTS + 10):
         runtime.reset()
-    assert len(runtime.events) == events.MAX_EVENTS
+    assert len(runtime.events) == MAX_EVENTS
 
 
 def test_threads_are_as_if_one_after_another(make_bundle: Callable[..., Path]) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faults import every_fault
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
@@ -24,9 +23,11 @@ from pluto_edge.cli import main
 from pluto_edge.errors import BundleError, StoreError
 from pluto_edge.modules import Dims, SelectorWeights
 from pluto_edge.runtime import persistence
-from pluto_edge.runtime.network import Modules
-from pluto_edge.runtime.prototypes import Prototypes, Seen
-from pluto_edge.runtime.state import Affines, State
+from pluto_edge.runtime.algorithm.prototypes import Prototypes, Seen
+from pluto_edge.runtime.algorithm.state import State
+from pluto_edge.runtime.engine.affines import Affines
+from pluto_edge.runtime.engine.network import Modules
+from tests.faults import every_fault
 
 DIMS = Dims("vpt", 4, 48, 3, 7)
 SELECTOR = SelectorWeights.random(width=48, classes=7, hidden_x=8, hidden_l=8, out=8)
@@ -178,15 +179,14 @@ SAVER = """
 import sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-from test_persistence import save
+from tests.runtime.test_persistence import save
 for n in range(30):
     save(Path(sys.argv[1]), n)
 """
 
 
 def test_processes_that_meet(tmp_path: Path) -> None:
-    here = Path(__file__).parent
-    command = [sys.executable, "-c", SAVER, str(tmp_path / "state"), str(here), str(here.parent)]
+    command = [sys.executable, "-c", SAVER, str(tmp_path / "state"), str(Path(__file__).parents[2])]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     assert [p.communicate()[1] for p in running] == ["", ""]
     assert restore(tmp_path / "state").steps == 29

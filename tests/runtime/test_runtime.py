@@ -8,17 +8,17 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from conftest_bundle import edit, seal
 from PIL import Image
 
 from pluto_edge import Bundle, Runtime
 from pluto_edge._schema import UnknownKeyWarning
 from pluto_edge.errors import BundleError, ConfigError, ImageError, ProviderError
-from pluto_edge.export.backbone import load_backbone
-from pluto_edge.export.torch_vit import TorchSelector, TorchViT
 from pluto_edge.modules import Kind
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.store import Store
+from pluto_edge.vit.backbone import load_backbone
+from pluto_edge.vit.torch_vit import TorchSelector, TorchViT
+from tests.runtime.conftest import edit, seal
 
 LOGITS_ABSOLUTE = 1e-4  # what the project promises of predictions, in logits
 

@@ -11,7 +11,7 @@ import pytest
 from pluto_edge import AdaptConfig, Runtime
 from pluto_edge.errors import StoreError
 from pluto_edge.modules import Module
-from pluto_edge.runtime import algorithm
+from pluto_edge.runtime.algorithm import step as algorithm
 from pluto_edge.store import Store
 
 CONFIG = AdaptConfig(selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95, guard=False)

@@ -7,19 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest_train import ARCHITECTURE, SIZE, write_domain
 from safetensors.torch import load_file
 
 from pluto_edge.errors import ConfigError, StoreError
-from pluto_edge.export.backbone import load_backbone
-from pluto_edge.export.torch_vit import TorchViT
 from pluto_edge.store import Store
 from pluto_edge.train import data, trainer
 from pluto_edge.train.cache import WORK, Cache
 from pluto_edge.train.data import Domain, Sample, scan
-from pluto_edge.train.module import Recipe
-from pluto_edge.train.selector import SelectorRecipe
+from pluto_edge.train.recipe import Recipe, SelectorRecipe
 from pluto_edge.train.trainer import BackboneChoice, TrainReport, create_store, run_train
+from pluto_edge.vit.backbone import load_backbone
+from pluto_edge.vit.torch_vit import TorchViT
+from tests.shapes import ARCHITECTURE, SIZE, write_domain
 
 
 @pytest.fixture

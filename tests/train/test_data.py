@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest_train import CLASSES, write_domain
 
 from pluto_edge.errors import ConfigError
 from pluto_edge.train.data import corrupted, scan
+from tests.shapes import CLASSES, write_domain
 
 
 def test_split_by_seed(photos: Path) -> None:

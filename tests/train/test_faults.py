@@ -13,19 +13,18 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY
-from conftest_train import ARCHITECTURE, CLASSES, SIZE, write_domain
-from faults import every_fault, hidden
 from safetensors.torch import save_file
 
 from pluto_edge._files import write_text
-from pluto_edge.export.backbone import create, load_backbone
 from pluto_edge.store import Store
 from pluto_edge.train import module, report, trainer
 from pluto_edge.train.data import scan
-from pluto_edge.train.module import Recipe
-from pluto_edge.train.selector import SelectorRecipe
+from pluto_edge.train.recipe import Recipe, SelectorRecipe
 from pluto_edge.train.trainer import BackboneChoice, create_store, run_train
+from pluto_edge.vit.backbone import create, load_backbone
+from tests.conftest import TINY
+from tests.faults import every_fault, hidden
+from tests.shapes import ARCHITECTURE, CLASSES, SIZE, write_domain
 
 STEP = int(os.environ.get("PLUTO_EVERY_FAULT", "64"))
 OPTIONS = {**TINY, "depth": 1}

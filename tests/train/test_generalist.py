@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest_train import ARCHITECTURE, SIZE, write_domain
 
 from pluto_edge.cli import main
-from pluto_edge.export.backbone import load_backbone
-from pluto_edge.export.torch_vit import TorchViT
 from pluto_edge.store import Store
 from pluto_edge.train import trainer
 from pluto_edge.train.cache import Cache
 from pluto_edge.train.data import scan
 from pluto_edge.train.features import Embedded, accuracy
-from pluto_edge.train.module import Recipe, train_module
+from pluto_edge.train.module import train_module
 from pluto_edge.train.pool import Pool
-from pluto_edge.train.selector import SelectorRecipe
+from pluto_edge.train.recipe import Recipe, SelectorRecipe
 from pluto_edge.train.trainer import BackboneChoice, TrainReport, create_store, run_train
+from pluto_edge.vit.backbone import load_backbone
+from pluto_edge.vit.torch_vit import TorchViT
+from tests.shapes import ARCHITECTURE, SIZE, write_domain
 
 RECIPE = Recipe(epochs=2, batch=8)
 

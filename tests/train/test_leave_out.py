@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest_train import ARCHITECTURE, SIZE, write_domain
 from safetensors.torch import save_file
 
 from pluto_edge.errors import ConfigError, StoreError
@@ -15,9 +14,9 @@ from pluto_edge.store import Store
 from pluto_edge.train import leave_out as library
 from pluto_edge.train.data import Domain, scan
 from pluto_edge.train.leave_out import leave_out
-from pluto_edge.train.module import Recipe
-from pluto_edge.train.selector import SelectorRecipe
+from pluto_edge.train.recipe import Recipe, SelectorRecipe
 from pluto_edge.train.trainer import BackboneChoice, create_store, run_train
+from tests.shapes import ARCHITECTURE, SIZE, write_domain
 
 RECIPE, SELECTOR = Recipe(epochs=2, batch=8), SelectorRecipe(epochs=2)
 

@@ -14,23 +14,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest_train import ARCHITECTURE, SIZE, write_domain
 
 from pluto_edge import Runtime, _files
 from pluto_edge.cli import main
 from pluto_edge.errors import ConfigError
-from pluto_edge.export.backbone import load_backbone
 from pluto_edge.export.exporter import run_export
-from pluto_edge.export.torch_vit import TorchSelector, TorchViT
 from pluto_edge.manifest import SEEN, Bundle
 from pluto_edge.modules import Dims
 from pluto_edge.seen import Seen, hashes_of
 from pluto_edge.store import Store
 from pluto_edge.train.cache import Cache
 from pluto_edge.train.data import scan
-from pluto_edge.train.module import Recipe, train_module
-from pluto_edge.train.selector import SelectorRecipe, SourceLogits, compare, sizes, train_selector
+from pluto_edge.train.module import train_module
+from pluto_edge.train.recipe import Recipe, SelectorRecipe
+from pluto_edge.train.selector import SourceLogits, compare, sizes, train_selector
 from pluto_edge.train.trainer import BackboneChoice, create_store
+from pluto_edge.vit.backbone import load_backbone
+from pluto_edge.vit.torch_vit import TorchSelector, TorchViT
+from tests.shapes import ARCHITECTURE, SIZE, write_domain
 
 FAST = ["--epochs", "3", "--batch", "8", "--quiet"]
 

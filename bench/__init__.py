@@ -1,0 +1,1 @@
+"""What a bundle costs on this device."""

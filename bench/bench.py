@@ -1,0 +1,309 @@
+"""What a bundle costs on this machine: its parts, predictions and steps, as batches and modules grow."""
+
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from time import perf_counter
+
+import numpy as np
+
+from pluto_edge._ort import onnxruntime as ort
+from pluto_edge.bench import flops, fresh, machine
+from pluto_edge.bench.flops import Flops
+from pluto_edge.bench.workload import images, open_runtime
+from pluto_edge.errors import ConfigError
+from pluto_edge.manifest import EMBED, FORWARD, Bundle, Precision
+from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
+from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime.algorithm import selector
+from pluto_edge.runtime.engine.contract import contracts
+from pluto_edge.runtime.engine.network import MEAN_ENTROPY, Network
+from pluto_edge.runtime.engine.session import Engine, Graph, Tensor
+from pluto_edge.version import WRITER
+
+__all__ = ["Cell", "Part", "Plan", "Report", "Size", "Timing", "bench", "measure"]
+
+SCHEMA_VERSION = 1
+WARM_UP = 2  # the first step does not know which module to differentiate, the second does
+STARTS = 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, and how often.
+
+    Attributes:
+        batches: images in a call, ascending.
+        modules: how many of the bundle's modules there are, ascending. All of them are blended; of the most, each
+            smaller number, too.
+        repeats: measurements of one thing, after the warm-up.
+        seconds: after these one thing is not measured again, once it was `at_least` times; None is no limit.
+    """
+
+    batches: tuple[int, ...]
+    modules: tuple[int, ...]
+    repeats: int = 7
+    seconds: float | None = None
+    at_least: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("batches", "modules"):
+            values = getattr(self, name)
+            if not values or min(values) < 1 or list(values) != sorted(set(values)):
+                raise ConfigError(f"{name}: want ascending numbers from 1 on, got {values}")
+        if self.repeats < 1:
+            raise ConfigError(f"repeats: want at least 1, got {self.repeats}")
+
+    @property
+    def batch(self) -> int:
+        """The one at which the number of modules varies."""
+        return self.batches[len(self.batches) // 2]
+
+    @property
+    def sizes(self) -> "tuple[Size, ...]":
+        """Each of batch, modules and blended modules grows while the other two stay."""
+        most = self.modules[-1]
+        by_batch = [Size(b, most, most) for b in self.batches]
+        by_modules = [Size(self.batch, n, n) for n in self.modules]
+        by_blended = [Size(self.batch, most, m) for m in self.modules]
+        return tuple(dict.fromkeys(by_batch + by_modules + by_blended))
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a prediction or step: its images, the modules, and how many of them are blended."""
+
+    batch: int
+    modules: int
+    top_m: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Median milliseconds, and the range that the middle half of the measurements lies in, as its width."""
+
+    median: float
+    spread: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part at one batch; `gflops` a second and `share` of the peak where it is matrix products."""
+
+    name: str
+    batch: int
+    time: Timing
+    gflops: float | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Predictions and steps of one size."""
+
+    size: Size
+    predict: Timing
+    step: Timing
+
+    @property
+    def images_a_second(self) -> float:
+        return 1e3 * self.size.batch / self.predict.median
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that was measured, and what it was measured on. `busy` says why times are not to be trusted."""
+
+    bundle: str
+    bundle_sha256: str
+    architecture: str
+    precision: Precision
+    dims: Dims
+    tokens: int
+    image: tuple[int, int]
+    provider: str
+    threads: int
+    plan: Plan
+    busy: tuple[str, ...]
+    load: float | None
+    peak: machine.Peak
+    flops: Flops
+    starts: tuple[fresh.Start, ...]
+    memory: fresh.Memory
+    parts: tuple[Part, ...]
+    cells: tuple[Cell, ...]
+    machine: str = field(default_factory=lambda: f"{platform.system()} {platform.machine()}")
+    onnxruntime: str = ort.__version__
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    writer: str = WRITER
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def growth(self) -> dict[str, tuple[Cell, ...]]:
+        """Cells by what grows from one to the next."""
+        batch, most = self.plan.batch, self.plan.modules[-1]
+        return {
+            "batch": tuple(c for c in self.cells if c.size.modules == c.size.top_m == most),
+            "modules": tuple(c for c in self._sorted if c.size.batch == batch and c.size.modules == c.size.top_m),
+            "blended": tuple(c for c in self._sorted if c.size.batch == batch and c.size.modules == most),
+        }
+
+    @property
+    def _sorted(self) -> list[Cell]:
+        return sorted(self.cells, key=lambda c: (c.size.modules, c.size.top_m))
+
+
+def bench(
+    bundle: Bundle,
+    plan: Plan,
+    providers: str = "auto",
+    threads: int | None = None,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> Report:
+    """Measure everything in `plan`; `on_stage` is told what comes next."""
+    manifest, load = bundle.manifest, machine.load_average()
+    if plan.modules[-1] > len(manifest.modules):
+        raise ConfigError(f"modules: the bundle has {len(manifest.modules)}, {plan.modules[-1]} were asked for")
+    engine = Engine.of(manifest.precision, providers, threads)
+    on_stage("peak of matrix products")
+    peak, counts = machine.measure_peak(engine), flops.count(bundle)
+    busy = machine.busy(engine, load, peak)
+    for reason in busy:
+        on_stage(f"the machine is busy: {reason}")
+    on_stage("start and memory, in processes of their own")
+    starts = [fresh.cold_start(bundle.path, providers, threads) for _ in range(STARTS)]
+    memory = fresh.peak_memory(bundle.path, providers, threads, plan.batches[-1])
+    parts: list[Part] = []
+    workbench = Workbench(bundle, engine, plan, peak, counts)
+    for batch in plan.batches:
+        on_stage(f"parts: batch {batch}")
+        parts += workbench.parts(batch)
+    cells = []
+    for size in plan.sizes:
+        on_stage(f"predictions and steps: batch {size.batch}, modules {size.modules}, blended {size.top_m}")
+        cells.append(measure_cell(bundle, size, plan, providers, threads))
+    return Report(
+        bundle=str(bundle.path),
+        bundle_sha256=bundle.hash,
+        architecture=manifest.architecture,
+        precision=manifest.precision,
+        dims=manifest.dims,
+        tokens=manifest.tokens,
+        image=manifest.preprocessing.size,
+        provider=engine.provider,
+        threads=engine.threads,
+        plan=plan,
+        busy=busy,
+        load=load,
+        peak=peak,
+        flops=counts,
+        starts=tuple(starts),
+        memory=memory,
+        parts=tuple(parts),
+        cells=tuple(cells),
+    )
+
+
+def measure(call: Callable[[], object], plan: Plan) -> Timing:
+    """`call`, again and again, after a warm-up."""
+    for _ in range(WARM_UP):
+        call()
+    times: list[float] = []
+    while len(times) < plan.repeats:
+        if plan.seconds is not None and len(times) >= plan.at_least and sum(times) > plan.seconds:
+            break
+        start = perf_counter()
+        call()
+        times.append(perf_counter() - start)
+    low, median, high = np.percentile(times, (25, 50, 75))
+    return Timing(1e3 * float(median), 1e3 * float(high - low), len(times))
+
+
+def measure_cell(bundle: Bundle, size: Size, plan: Plan, providers: str, threads: int | None) -> Cell:
+    frames = images(bundle, size.batch)
+    with open_runtime(bundle, providers, threads, size.modules, size.top_m) as runtime:
+        predict = measure(lambda: runtime.predict(frames), plan)
+        return Cell(size, predict, measure(lambda: runtime.step(frames), plan))
+
+
+class Workbench:
+    """A bundle's graphs and selector one by one, in the micro-batches that the runtime cuts a batch into."""
+
+    def __init__(self, bundle: Bundle, engine: Engine, plan: Plan, peak: machine.Peak, counts: Flops) -> None:
+        self._bundle, self._engine, self._plan = bundle, engine, plan
+        self._peak, self._counts = peak, counts
+        self._network = Network(bundle, engine)
+        kept = contracts(bundle.manifest)
+        self._embed, self._forward = (engine.open(bundle.file(name), kept[name]) for name in (EMBED, FORWARD))
+        module = next(iter(self._network.modules.values()))
+        self._module: dict[str, Tensor] = {
+            **module.tensors,
+            LN_SCALE: engine.tensor(module.exported.scale),
+            LN_BIAS: engine.tensor(module.exported.bias),
+        }
+
+    def parts(self, batch: int) -> list[Part]:
+        """What a prediction and a step are made of, each for `batch` images; graphs with one module."""
+        prepared = ImageBatch(images(self._bundle, batch), self._bundle.manifest.preprocessing)
+        names = self._bundle.manifest.names[: self._plan.modules[-1]]
+        network = self._network
+        passed, weights = network.run(prepared, {}, names), network.selector
+
+        def prepare() -> None:
+            for size in micro_batches(batch, network.micro_batch):
+                _ = prepared[:size]
+
+        def select() -> None:
+            selector.select(selector.weights(weights, passed.x_hat, passed.logits), None)
+
+        counts, peak = self._counts, self._peak
+        graph_peak = peak.int8 if self._bundle.manifest.precision == "int8" and peak.int8 else peak.fp32
+        embed, forward, adapt = (
+            self._graph(graph, prepared, step, embedded=graph is not self._embed)
+            for graph, step in (
+                (self._embed, network.micro_batch),
+                (self._forward, network.micro_batch),
+                (network.adapt, network.micro_batch_adapt),
+            )
+        )
+        return [
+            self._part("prepare", batch, prepare),
+            self._part("embed", batch, embed, counts.embed, peak.fp32),
+            self._part("forward", batch, forward, counts.forward, graph_peak),
+            self._part("adapt", batch, adapt, counts.adapt, graph_peak),
+            self._part("selector", batch, select),
+        ]
+
+    def _graph(self, graph: Graph, prepared: ImageBatch, step: int, *, embedded: bool) -> Callable[[], None]:
+        """Runs `graph` on all micro-batches; the tensors that it takes are on the device before."""
+        sizes = micro_batches(len(prepared), step)
+        inputs: dict[int, Mapping[str, Tensor]] = {}
+        for size in set(sizes):
+            pixels = {"pixels": self._engine.tensor(prepared[:size])}
+            if embedded:
+                objective = self._network.objective_inputs(MEAN_ENTROPY, size)
+                inputs[size] = {**self._embed(pixels), **self._module, **objective}
+            else:
+                inputs[size] = pixels
+
+        def call() -> None:
+            for size in sizes:
+                graph(inputs[size])
+
+        return call
+
+    def _part(
+        self, name: str, batch: int, call: Callable[[], None], count: int | None = None, peak: float = 0.0
+    ) -> Part:
+        time = measure(call, self._plan)
+        if count is None:
+            return Part(name, batch, time)
+        gflops = 1e-6 * count * batch / time.median
+        return Part(name, batch, time, gflops, gflops / peak)
+
+
+def micro_batches(batch: int, step: int) -> list[int]:
+    """Sizes of the pieces that a batch is cut into."""
+    return [min(step, batch - start) for start in range(0, batch, step)]

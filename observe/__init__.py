@@ -1,0 +1,1 @@
+"""Streams watched and recorded: sources, recordings, pictures, pages. Nothing that predicts waits for it."""

@@ -1,0 +1,236 @@
+"""The picture of a run, or of several: accuracy and module weights over frames, with conditions and events."""
+
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from pluto_edge.errors import MissingExtraError
+from pluto_edge.observe.recording import Header, Recording
+from pluto_edge.observe.summary import rolling, scores, segments, title
+
+__all__ = ["check", "png"]
+
+COLOURS = (
+    "#4e79a7",
+    "#f28e2b",
+    "#59a14f",
+    "#b07aa1",
+    "#edc948",
+    "#76b7b2",
+    "#9c755f",
+    "#ff9da7",
+    "#bab0ac",
+)
+MARKS = {"change": ("v", "", "change noticed"), "rollback": ("X", "#8d5a97", "step taken back")}
+LIGHT = {"paper": "#ffffff", "ink": "#24292f", "faint": "#6e7781", "band": "#eceef1", "grid": "#d8dee4"}
+DARK = {"paper": "#15191e", "ink": "#e6e9ec", "faint": "#9aa4ae", "band": "#262d35", "grid": "#39424c"}
+BLUE = "#2f81f7"
+ADAPTED = "#d1495b"
+GREY = "#8b949e"  # the generalist
+BAND = "adapted, lowest to highest run"
+MAX_POINTS = 1500  # along a line
+MAX_STEPS = 200  # more would be a bar
+MAX_LABELS, MIN_SHARE = 40, 0.05  # conditions that are marked; share of the run that has room for a name
+WINDOW = 100  # frames that the accuracy looks back, at most
+SMOOTH = 25  # and the weights
+FEW = 20  # frames at the start of which no mean is shown
+ROOM = 0.22  # share of the accuracy's chart
+
+Theme = dict[str, str]
+
+
+def check() -> None:
+    """Matplotlib is here; better asked before a run than after it."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as cause:
+        raise MissingExtraError("matplotlib", "stream") from cause
+
+
+def png(recordings: Sequence[Recording], dark: bool = False) -> bytes:
+    """The picture as a PNG of 1320 pixels across: one run, or several of one story as their mean and band."""
+    check()
+    from matplotlib.figure import Figure
+
+    theme = DARK if dark else LIGHT
+    figure = Figure(figsize=(11, 7.2), layout="constrained", facecolor=theme["paper"])
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.5, 1))
+    longest = max(recordings, key=lambda r: len(r.rows))
+    frames = np.array([r.frame for r in longest.rows])
+    keep = np.unique(np.linspace(0, len(frames) - 1, min(MAX_POINTS, len(frames))).astype(int))
+    colours = _module_colours(recordings)
+    _accuracy(upper, recordings, frames, keep, colours, theme)
+    _weights(lower, recordings, frames, keep, colours, theme)
+    _conditions(upper, lower, recordings, colours, theme)
+    for axes in (upper, lower):
+        _dress(axes, theme)
+    lower.set_xlabel("frame", color=theme["faint"])
+    lower.set_xlim(frames[0], max(frames[-1], frames[0] + 1))
+    drawn, small = BytesIO(), BytesIO()
+    figure.savefig(drawn, format="png", dpi=120, facecolor=theme["paper"])
+    with Image.open(drawn) as image:  # few colours: a third of the bytes
+        image.convert("RGB").quantize(255, Image.Quantize.MAXCOVERAGE, kmeans=1).save(small, "png", optimize=True)
+    return small.getvalue()
+
+
+def _module_colours(recordings: Sequence[Recording]) -> dict[str, str]:
+    """In the order of the weights' chart: the generalist, which has what is left, comes last, in grey."""
+    header = recordings[0].header
+    others = {n for recording in recordings for r in recording.rows for n in r.weights} - set(header.modules)
+    names = [n for n in (*header.modules, *sorted(others)) if n != header.generalist]
+    found = {n: COLOURS[i % len(COLOURS)] for i, n in enumerate(names)}
+    return found | ({header.generalist: GREY} if header.generalist else {})
+
+
+def _lines(colours: dict[str, str], header: Header, theme: Theme) -> dict[str, dict[str, Any]]:
+    """How each answer is drawn; a module that answers alone has its colour of the weights' chart."""
+    one = title("shipped", header)
+    return {
+        "adapted": {"color": ADAPTED, "lw": 2.6, "label": "adapted", "zorder": 3},
+        "shipped": {"color": colours.get(one, theme["ink"]), "lw": 1.6, "label": f"the module {one} alone"},
+        "generalist": {"color": GREY, "lw": 1.6, "label": "generalist alone"},
+        "average": {"color": theme["ink"], "lw": 1.2, "ls": (0, (4, 2)), "label": "plain average of the modules"},
+        "without": {"color": theme["ink"], "lw": 1.2, "ls": (0, (1, 1.5)), "label": "without adaptation"},
+    }
+
+
+def _accuracy(
+    axes: Any, recordings: Sequence[Recording], frames: Any, keep: Any, colours: dict[str, str], theme: Theme
+) -> None:
+    """Rolling accuracy of everyone who answered; entropy where the truth is not known."""
+    header, found = recordings[0].header, [scores(r) for r in recordings]
+    several = len(recordings) > 1
+    mean = ", mean of " + f"{len(recordings)} runs" if several else ""
+    if all(np.isnan(run["adapted"]).all() for run in found):
+        entropies = [_smooth(np.array([[row.entropy for row in r.rows]]), WINDOW)[0] for r in recordings]
+        entropy = _mean(_together(entropies, len(frames)))
+        axes.plot(frames[keep], entropy[keep], color=ADAPTED, lw=2, label="entropy")
+        axes.set_ylabel(f"entropy, last {WINDOW} frames{mean}", color=theme["faint"])
+        axes.set_ylim(0, 1.08 * np.log(max(len(header.classes), 2)))
+    else:
+        lowest = 1.0
+        for name, style in _lines(colours, header, theme).items():
+            known = [rolling(run[name], WINDOW) for run in found if name in run]
+            if not known:
+                continue
+            lines = _together(known, len(frames))[:, keep]
+            if len(frames) > WINDOW:  # the mean of a few frames is anything
+                lines[:, frames[keep] < frames[0] + FEW] = np.nan
+            lowest = min(lowest, float(np.nanmin(lines if name == "adapted" else _mean(lines))))
+            if name == "adapted" and several:
+                low, high = np.fmin.reduce(lines), np.fmax.reduce(lines)
+                axes.fill_between(frames[keep], low, high, color=ADAPTED, alpha=0.22, lw=0, label=BAND)
+            axes.plot(frames[keep], _mean(lines), **style)
+        axes.set_ylabel(f"accuracy, last {WINDOW} frames{mean}", color=theme["faint"])
+        room = ROOM * (1.25 - lowest)  # for the legend
+        axes.set_ylim(max(0.0, np.round(lowest - room, 1)), 1.08)
+    _events(axes, recordings, theme)
+    _legend(axes, theme, loc="lower left", ncols=4, bbox_to_anchor=(0, 0.03))
+
+
+def _together(lines: Sequence[NDArray[np.float64]], length: int) -> NDArray[np.float64]:
+    """Runs as rows; one that was stopped early ends in NaN."""
+    return np.stack([np.concatenate([line, np.full(length - len(line), np.nan)]) for line in lines])
+
+
+def _mean(lines: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Over the runs that are known; NaN where none is."""
+    known = ~np.isnan(lines)
+    count = np.where(known.any(axis=0), known.sum(axis=0), np.nan)
+    return np.asarray(np.where(known, lines, 0.0).sum(axis=0) / count)
+
+
+def _events(axes: Any, recordings: Sequence[Recording], theme: Theme) -> None:
+    """Changes and steps taken back above the lines; of a single run also steps, as ticks below them."""
+    at_height = {"transform": axes.get_xaxis_transform(), "lw": 0}
+    events = [e for r in recordings for e in r.events]
+    for kind, (marker, colour, name) in MARKS.items():
+        at = [e.frame for e in events if e.kind == kind]
+        if at:
+            colour = colour or theme["ink"]
+            axes.scatter(
+                at, [0.965] * len(at), marker=marker, color=colour, s=36, label=name, zorder=4, **at_height
+            )
+    steps = [e.frame for e in events if e.kind == "step"]
+    if len(recordings) == 1 and 0 < len(steps) <= MAX_STEPS:
+        at_height["lw"] = 1
+        axes.scatter(steps, [0.02] * len(steps), marker="|", color=theme["faint"], s=40, label="step", **at_height)
+
+
+def _weights(
+    axes: Any, recordings: Sequence[Recording], frames: Any, keep: Any, colours: dict[str, str], theme: Theme
+) -> None:
+    runs = [
+        _smooth(np.array([[r.weights.get(n, 0.0) for r in recording.rows] for n in colours]), SMOOTH)
+        for recording in recordings
+    ]
+    stack = [_mean(_together([run[i] for run in runs], len(frames)))[keep] for i in range(len(colours))]
+    axes.stackplot(
+        frames[keep], stack, labels=list(colours), colors=list(colours.values()), lw=0.4, edgecolor=theme["paper"]
+    )
+    axes.set_ylabel("who has a say: module weights", color=theme["faint"])
+    axes.set_ylim(0, 1)
+    _legend(axes, theme, loc="upper center", ncols=min(len(colours), 7), bbox_to_anchor=(0.5, -0.16))
+
+
+def _legend(axes: Any, theme: Theme, **place: Any) -> None:
+    legend = axes.legend(frameon=False, fontsize=9, labelcolor=theme["ink"], **place)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _conditions(
+    upper: Any, lower: Any, recordings: Sequence[Recording], colours: dict[str, str], theme: Theme
+) -> None:
+    """Conditions that no module was made for are shaded; above each its name, and what was right in it."""
+    header, parts = recordings[0].header, segments(recordings)
+    if not any(p.condition for p in parts) or len(parts) > MAX_LABELS:
+        return
+    width = max(p.end for p in parts) - parts[0].start
+    lines = _lines(colours, header, theme)
+    for number, part in enumerate(parts):
+        if part.condition and not part.known:
+            upper.axvspan(part.start, part.end + 1, color=theme["band"], zorder=0, lw=0)
+        if number:
+            for axes in (upper, lower):
+                axes.axvline(part.start, color=theme["ink"], lw=0.7, alpha=0.45, zorder=3)
+        if part.end - part.start < MIN_SHARE * width:
+            continue
+        at = {"transform": upper.get_xaxis_transform(), "ha": "center", "va": "bottom", "parse_math": False}
+        middle = (part.start + part.end) / 2
+        name = part.condition.replace("_", " ")
+        style = {"style": "normal" if part.known else "italic", "weight": "bold", "color": theme["ink"]}
+        upper.text(middle, 1.185, name, fontsize=9.5, **style, **at)
+        if part.condition and not part.known:
+            upper.text(middle, 1.145, "no module for it", fontsize=7.5, color=theme["faint"], **at)
+        rival = "shipped" if "shipped" in part.accuracies else "without"
+        if rival not in part.accuracies:
+            continue
+        shown = {"adapted": "adapted", rival: title(rival, header)}
+        shown["oracle"] = "own module" if part.known else "best module"
+        for row, (answer, text) in enumerate(shown.items()):
+            if answer in part.accuracies:
+                colour = lines[answer]["color"] if answer in lines else theme["faint"]
+                text = f"{text} {part.accuracies[answer]:.3f}"
+                upper.text(middle, 1.095 - 0.045 * row, text, fontsize=8, color=colour, **at)
+
+
+def _dress(axes: Any, theme: Theme) -> None:
+    axes.set_facecolor(theme["paper"])
+    axes.tick_params(colors=theme["faint"], labelsize=9, length=0)
+    axes.grid(axis="y", color=theme["grid"], lw=0.6)
+    axes.set_axisbelow(True)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _smooth(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """Mean of the last `window` columns, of fewer at the start."""
+    sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+    ends = np.arange(1, values.shape[1] + 1)
+    starts = np.maximum(ends - window, 0)
+    return np.asarray((sums[:, ends] - sums[:, starts]) / (ends - starts))

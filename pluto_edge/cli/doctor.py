@@ -1,0 +1,119 @@
+"""`pluto doctor`: what this machine has, and what is slow or broken about it."""
+
+import argparse
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pluto_edge import _text
+from pluto_edge._ort import onnxruntime as ort
+from pluto_edge.runtime.engine.session import loads, usable_cores
+from pluto_edge.version import VERSION
+
+# instruction sets that ONNX Runtime's int8 kernels use, as /proc/cpuinfo spells them
+INT8_FAST = {
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx_vnni": "AVX-VNNI",
+    "amx_int8": "AMX",
+    "asimddp": "dot product",
+    "i8mm": "I8MM",
+}
+PACKAGES = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "numpy",
+    "safetensors",
+    "pillow",
+    "torch",
+    "timm",
+    "onnx",
+    "onnxscript",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Print versions, the providers that really load, threads and instruction sets,\n"
+        "and say what is wrong. Exits with 1 when something is."
+    )
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    report = examine()
+    if options.json:
+        print(json.dumps(report, indent=2, sort_keys=True))
+    else:
+        print(as_text(report))
+    return 1 if report["problems"] else 0
+
+
+def examine() -> dict[str, object]:
+    packages = {name: v for name in PACKAGES if (v := _version(name))}
+    providers = {name: loads(name) or "loads" for name in ort.get_available_providers()}
+    flags = cpu_flags()
+    return {
+        "pluto-edge": VERSION,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "packages": packages,
+        "providers": providers,
+        "threads": usable_cores(),
+        "int8": sorted(name for flag, name in INT8_FAST.items() if flag in flags),
+        "problems": problems(packages, providers),
+    }
+
+
+def problems(packages: dict[str, str], providers: dict[str, str]) -> list[str]:
+    found = []
+    if "onnxruntime" in packages and "onnxruntime-gpu" in packages:
+        found.append(
+            "onnxruntime and onnxruntime-gpu are both installed and share one folder: whichever came last is "
+            "what runs. Run: pip uninstall -y onnxruntime onnxruntime-gpu, then install one of them"
+        )
+    if "onnxruntime-gpu" in packages and "CUDAExecutionProvider" not in providers:
+        found.append("onnxruntime-gpu is installed, but its build has no CUDA provider")
+    for name, state in providers.items():
+        if state != "loads" and name in ("CPUExecutionProvider", "CUDAExecutionProvider"):
+            found.append(f"{name} does not load: {state}")
+    return found
+
+
+def cpu_flags() -> set[str]:
+    """The processor's features; empty where the system has no /proc/cpuinfo."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return set()
+    lines = [line for line in text.splitlines() if line.lower().startswith(("flags", "features"))]
+    return set(lines[0].partition(":")[2].split()) if lines else set()
+
+
+def as_text(report: dict[str, object]) -> str:
+    packages, providers = report["packages"], report["providers"]
+    assert isinstance(packages, dict) and isinstance(providers, dict)
+    int8 = report["int8"]
+    assert isinstance(int8, list)
+    fast = ", ".join(int8) or "no fast int8 instructions found: int8 bundles may be no faster than fp32"
+    lines = _text.pairs(
+        [
+            ("pluto-edge", report["pluto-edge"]),
+            ("python", f"{report['python']}, {report['machine']}"),
+            *packages.items(),
+            ("threads", f"{report['threads']} (cores that this process may use)"),
+            ("int8", fast),
+        ]
+    )
+    rows = [(_text.tick(state == "loads"), name, state) for name, state in providers.items()]
+    found = report["problems"]
+    assert isinstance(found, list)
+    verdict = "\n".join(f"{_text.tick(False)} {p}" for p in found) or f"{_text.tick(True)} nothing wrong"
+    return f"{lines}\n\n{_text.table(('', 'provider', 'state'), rows)}\n\n{verdict}"
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,112 @@
+"""`pluto export`."""
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, get_args
+
+from pluto_edge import _text
+from pluto_edge._schema import encode
+from pluto_edge.errors import ParityError
+from pluto_edge.manifest import ParityEntry, Precision
+
+if TYPE_CHECKING:
+    from pluto_edge.export.exporter import ExportReport
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Compile a module store into a bundle: ONNX graphs whose module-specific tensors are inputs,\n"
+        "the modules, the selector and a manifest with checksums. Every export is compared with torch\n"
+        "before it is kept."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  pluto-export --modules store/\n"
+        "  pluto-export --modules store/ --out phone/ --precision int8\n"
+        "  pluto-export --modules store/ --force --json | jq .parity"
+    )
+    parser.add_argument("--modules", required=True, metavar="STORE", help="module store, as `pluto train` writes")
+    parser.add_argument("--out", default="bundle", metavar="BUNDLE", help="folder to write (default: bundle)")
+    parser.add_argument(
+        "--precision",
+        choices=get_args(Precision),
+        default="fp32",
+        help="fp32 anywhere (default); fp16 for CUDA; int8 for CPU: quantizes the frozen matrices",
+    )
+    parser.add_argument("--force", action="store_true", help="replace a bundle that is there already")
+    parser.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
+
+
+def run(options: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from pluto_edge.export.exporter import STAGES, run_export
+
+    bar = tqdm(total=len(STAGES), disable=options.quiet or options.json or None, leave=False, unit="stage")
+
+    def on_stage(stage: str) -> None:
+        bar.set_description(f"{stage:9}")
+        bar.update(STAGES.index(stage) - bar.n)
+
+    try:
+        with bar:
+            report = run_export(
+                options.modules,
+                options.out,
+                precision=options.precision,
+                force=options.force,
+                on_stage=on_stage,
+            )
+    except ParityError as error:
+        entries = tuple(e for e in error.entries if isinstance(e, ParityEntry))
+        print(parity_table(entries), file=sys.stderr)
+        raise
+    if options.json:
+        print(json.dumps(as_json(report), indent=2, sort_keys=True))
+    elif not options.quiet:
+        print(as_text(report))
+    return 0
+
+
+def parity_table(entries: tuple[ParityEntry, ...]) -> str:
+    rows = [(_text.tick(e.passed), e.output, e.batch, f"{e.error:.1e}", f"{e.tolerance:g}") for e in entries]
+    return _text.table(("", "output", "batch", "error", "tolerance"), rows, right=(2, 3, 4))
+
+
+def as_text(report: "ExportReport") -> str:
+    m = report.manifest
+    seconds = sum(report.seconds.values())
+    return "\n".join(
+        [
+            parity_table(m.parity),
+            "",
+            _text.pairs(
+                [
+                    ("backbone", f"{m.architecture}, {m.precision}, {m.tokens} tokens"),
+                    ("modules", f"{len(m.modules)} {m.dims.kind}, {m.dims.parameters:,} parameters each"),
+                    *((name, _text.size(m.files[name].size)) for name in sorted(m.files) if "/" not in name),
+                    ("whole bundle", _text.size(report.bytes)),
+                    ("CUDA", report.cuda),
+                    (
+                        "seconds",
+                        f"{seconds:.1f}  ({', '.join(f'{k} {v:.1f}' for k, v in report.seconds.items())})",
+                    ),
+                ]
+            ),
+            "",
+            f"{_text.tick(True)} {report.path} agrees with torch; next: pluto info {report.path}",
+        ]
+    )
+
+
+def as_json(report: "ExportReport") -> object:
+    return {
+        "bundle": str(report.path),
+        "bytes": report.bytes,
+        "cuda": report.cuda,
+        "seconds": report.seconds,
+        "parity": [{**vars(e), "passed": e.passed} for e in report.manifest.parity],
+        "manifest": encode(report.manifest),
+    }

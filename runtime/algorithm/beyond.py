@@ -1,0 +1,235 @@
+"""A step beyond the paper: evidence says who has a say, prototypes help to predict, alignment is what is learned.
+
+It has the frame of Algorithm 1 (`algorithm.py`), and each part stands alone: `evidence.py` (which domain is this?),
+`prototypes.py` (where are the classes here?), `continuity.py` (does one image tell of the next?), `alignment.py`
+(what the affines should undo). `AdaptConfig` switches each one off. Modules without a signature know nothing of all
+this; a runtime of such modules follows the paper.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pluto_edge.config import AdaptConfig
+from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime.algorithm import selector as g
+from pluto_edge.runtime.algorithm.alignment import align
+from pluto_edge.runtime.algorithm.continuity import Continuity
+from pluto_edge.runtime.algorithm.evidence import Domains, trust
+from pluto_edge.runtime.algorithm.prototypes import Prototypes
+from pluto_edge.runtime.algorithm.state import State, Wide
+from pluto_edge.runtime.algorithm.step import (
+    Blend,
+    Proposal,
+    blend,
+    current,
+    descend,
+    descend_gathered,
+    mixed_entropy,
+    reliable_below,
+    sam_batch,
+    sam_samples,
+    sharpness_aware,
+    update_selector,
+)
+from pluto_edge.runtime.engine.network import Look, Modules, Network, Pass
+from pluto_edge.runtime.engine.objective import Objective
+from pluto_edge.runtime.engine.timing import Stages
+
+LITTLE = 0.05  # a module that has less say than this on every image is not run
+ALIGN_FROM = 16  # images: the statistics of fewer say nothing
+ALIGN_RATE = 0.02
+ENTROPY_SHARE = 0.1  # of the entropy beside alignment
+ROUNDS = 2  # the batch is predicted, learned from, and predicted with what was learned
+
+
+def applies(modules: Modules, config: AdaptConfig) -> bool:
+    """Whether anything here is asked for, and any module has a signature."""
+    asked = config.weighting != "selector" or config.prototypes or config.objective != "entropy"
+    return asked and bool(modules.references)
+
+
+@dataclass(frozen=True)
+class Say:
+    """Who has a say: by module its share of every image, [B]; and what is left to the selector, [B]."""
+
+    shares: Mapping[str, Wide]
+    rest: Wide
+
+    def names(self, modules: Modules) -> tuple[str, ...]:
+        """The modules that must run."""
+        asked = modules.specialists if self.rest.max() > LITTLE else ()
+        return tuple(n for n in modules if n in self.shares or n in asked)
+
+    def weights(self, modules: Modules, state: State, passed: Pass) -> Wide:
+        """[B,n] of the modules that ran, rows sum to 1; one that did not run leaves its share to the others."""
+        weights = np.zeros(passed.logits.shape[:2])
+        for name, share in self.shares.items():
+            if name in passed.names:
+                weights[:, passed.names.index(name)] = share
+        asked = [c for c, n in enumerate(passed.names) if n in modules.specialists]
+        if asked and self.rest.max() > LITTLE:
+            chosen = g.weights(state.selector, passed.x_hat, passed.logits[:, asked])
+            weights[:, asked] += self.rest[:, None] * chosen
+        weights += np.finfo(np.float32).tiny
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def known_domains(modules: Modules) -> Domains | None:
+    """What the specialists know; None where none has a signature."""
+    return modules.once(_domains)
+
+
+def _domains(modules: Modules) -> Domains | None:
+    return Domains.of({n: r.signature for n, r in modules.references.items() if n in modules.specialists})
+
+
+def looks_like(
+    modules: Modules, recent: NDArray[np.floating], x_hat: NDArray[np.floating], config: AdaptConfig
+) -> Wide:
+    """How much of each image looks like each known domain, [B,N]; no column where nobody asks or knows."""
+    domains = known_domains(modules)
+    if config.weighting != "evidence" or domains is None:
+        return np.zeros((len(x_hat), 0))
+    return domains.weigh(recent, x_hat)
+
+
+def who_has_a_say(modules: Modules, prototypes: Prototypes, looks: Wide, config: AdaptConfig) -> Say:
+    """From how the images look, as `looks_like` says, and from how well each module's features fit so far."""
+    rest = np.ones(len(looks))
+    if config.weighting == "generalist" and modules.generalist is not None:
+        return Say({modules.generalist: rest}, np.zeros_like(rest))
+    shares: dict[str, Wide] = {}
+    domains = known_domains(modules)
+    if config.weighting == "evidence" and domains is not None:
+        for column, name in enumerate(domains.names):
+            fits = trust(prototypes.misfit(name, modules.references[name]))
+            share = looks[:, column] * fits * modules.homes.get(name, 1.0)
+            if share.max() > LITTLE:
+                shares[name] = share
+        rest = 1 - np.sum(list(shares.values()), axis=0) if shares else rest
+        if modules.generalist is not None and rest.max() > LITTLE:
+            return Say({**shares, modules.generalist: rest}, np.zeros_like(rest))
+    return Say(shares, np.maximum(rest, 0.0))
+
+
+def try_on(modules: Modules, tried: Prototypes, passed: Pass, blend: Blend, config: AdaptConfig) -> Prototypes:
+    """Where the classes of these images are, for `Prototypes.misfit`; nothing is predicted with it."""
+    if not config.prototypes or config.weighting != "evidence":
+        return tried
+    return _learned(modules, tried, passed, blend, None)
+
+
+def _learned(
+    modules: Modules, prototypes: Prototypes, passed: Pass, blend: Blend, continuity: Continuity | None
+) -> Prototypes:
+    """With these images, as they were predicted; in the light of each other, where they are a stream's."""
+    probabilities, independence = blend.probabilities, 0.0
+    if continuity is not None:
+        probabilities, after = continuity.follow(probabilities)
+        independence = after.independence
+    kept = blend.weights[:, passed.columns]
+    return prototypes.learn(passed.names, modules.references, passed.features, kept, probabilities, independence)
+
+
+def predict(modules: Modules, state: State, passed: Pass, weights: Wide, config: AdaptConfig) -> Blend:
+    """The blend of the top M: by head and prototypes or, without these, as in the paper."""
+    plain, _ = blend(passed, weights, config)
+    if not config.prototypes:
+        return plain
+    kept = plain.weights[:, passed.columns]
+    p = state.prototypes.predict(passed.names, modules.references, passed.logits, passed.features, kept)
+    return replace(plain, logits=np.log(p))
+
+
+def propose(
+    network: Network,
+    state: State,
+    batch: ImageBatch,
+    config: AdaptConfig,
+    stages: Stages,
+    seen: Sequence[Pass],
+    look: Look,
+    recent: NDArray[np.floating],
+    continuity: Continuity | None,
+) -> Proposal:
+    """One step.
+
+    `look` is of the batch, `recent` are x̂ of the last images, this batch's among them, and `continuity` is that of
+    the images before it, if one image is to tell of the next.
+    """
+    modules, threshold = network.modules, reliable_below(network, config)
+    aligning = config.sam == "batch" and config.objective != "entropy" and len(batch) >= ALIGN_FROM
+    with stages("forward"):
+        looks = looks_like(modules, recent, look.x_hat, config)
+    proposed, before, gathered = state, 0.0, state.gathered
+    for turn in range(ROUNDS if config.prototypes else 1):
+        with stages("forward"):
+            say = who_has_a_say(modules, proposed.prototypes, looks, config)
+            names = say.names(modules)
+            passed = network.run_finite(batch, state.affines, names, seen=seen, look=look, activations=aligning)
+            seen = seen or (passed,)
+        with stages("selector"):
+            asked = passed.only(modules.specialists)
+            if turn == 0 and asked.names and say.rest.max() > LITTLE:
+                before, gathered, proposed = update_selector(state, asked, config)
+            weights = say.weights(modules, proposed, passed)
+            blended = predict(modules, proposed, passed, weights, config)
+            if config.prototypes:
+                learned = _learned(modules, state.prototypes, passed, blended, continuity)
+                proposed = replace(proposed, prototypes=learned)
+    order = g.select(weights, config.top_m)[1]
+    after = mixed_entropy(weights, passed)
+    top = passed.names[order[0]]
+    proposed = replace(proposed, top=top)
+
+    reliable, loss, gathering = 0, None, False
+    with stages("layer_norm"):
+        if aligning and top in modules.references:
+            proposed, reliable, loss = _aligned(network, proposed, batch, passed, threshold, config)
+        elif config.sam == "batch" and config.objective == "entropy":
+            reliable, loss, gradient = sam_batch(network, proposed, batch, passed, None, threshold, config)
+            proposed, gathering = descend_gathered(network, state, proposed, gathered, gradient, reliable, config)
+        elif config.sam == "sample":
+            proposed, reliable, loss = sam_samples(network, proposed, batch, threshold, config)
+    return Proposal(
+        proposed,
+        blended,
+        passed,
+        weights,
+        order,
+        before or after,
+        after,
+        reliable,
+        loss,
+        False,
+        gathering=gathering,
+    )
+
+
+def _aligned(
+    network: Network, state: State, batch: ImageBatch, passed: Pass, threshold: float, config: AdaptConfig
+) -> tuple[State, int, float | None]:
+    """A sharpness-aware step of the top module towards its source's activations; none without a reliable image.
+
+    The loss is of the whole batch, so its gradient at an image is known only from all of them: `passed` has their
+    activations. At λ + ε the same coefficients serve.
+    """
+    name = state.top
+    assert name is not None and passed.activations is not None
+    reference = network.modules.references[name].signature
+    reliable = int((g.entropy(g.softmax(passed.of(name))) < threshold).sum())
+    if reliable == 0:
+        return state, 0, None
+    found = align(
+        passed.activations[:, passed.names.index(name)], reference.activation_mean, reference.activation_std
+    )
+    weight = ENTROPY_SHARE / reliable if config.objective == "both" else 0.0
+    objective = Objective(threshold, weight, found.offset, found.slope)
+    every = np.arange(len(batch))
+    first = network.gradient(batch, every, name, current(network, state, name), objective)
+    _, gradient = sharpness_aware(network, state, batch, first, every, config, objective)
+    rate = ALIGN_RATE if config.ln_lr is None else config.ln_lr
+    return descend(network, state, name, gradient, rate, config), reliable, found.loss

@@ -1,0 +1,134 @@
+"""What a runtime has learned. Values are never changed in place: a step makes a new state, or none."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pluto_edge.modules import SelectorWeights
+from pluto_edge.runtime.algorithm.prototypes import Prototypes
+from pluto_edge.runtime.engine.affines import Affines
+
+Array = NDArray[np.float32]
+Wide = NDArray[np.float64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Gradients that wait for more reliable samples, as sums: of the selector's over `samples` images, of the top
+    modules' affines over `reliable` images in all."""
+
+    selector: Mapping[str, Wide] = field(default_factory=dict)
+    samples: int = 0
+    affines: Mapping[str, Affines] = field(default_factory=dict)
+    reliable: int = 0
+
+    def with_selector(self, mean: Mapping[str, Wide], samples: int) -> "Gathered":
+        total = {k: self.selector.get(k, 0.0) + samples * v for k, v in mean.items()}
+        return replace(self, selector=total, samples=self.samples + samples)
+
+    def plus(self, name: str, mean: Affines, reliable: int) -> "Gathered":
+        total = self.affines[name].plus(mean, reliable) if name in self.affines else mean.times(reliable)
+        return replace(self, affines={**self.affines, name: total}, reliable=self.reliable + reliable)
+
+    def means(self) -> dict[str, Affines]:
+        """Of every module, over all reliable samples: a sample's loss is that of its own top module."""
+        return {name: total.times(1 / self.reliable) for name, total in self.affines.items()}
+
+
+@dataclass(frozen=True)
+class State:
+    """Selector, the affines that differ from their export, optimizer memory and counters.
+
+    Attributes:
+        selector: G as it is now.
+        moments: Adam's first and second moments of the selector; empty with SGD.
+        affines: λ of every module that was ever updated; the others are as exported.
+        momentum: of the SGD on λ.
+        gathered: gradients of steps that had too few reliable samples; not saved.
+        prototypes: where the stream's classes are among the features.
+        top: the module that weighed most in the last batch: the guess for the next one.
+        reliable: share of the last batch that was; not saved.
+        labels: recent predictions, for the guard.
+        evidence: of recent suspicious images, label and entropy as adapted and as exported.
+        compared: recent comparisons with the exported weights (`guard.contradictions`); not saved.
+        kept: what is left of what was learned since it was last found to do no harm, as a share; not saved.
+        average: SAR's moving average of the entropy.
+        digests: by module the tensors (`Loaded.digest`) that affines, momentum and prototypes were learned with.
+        steps, rollbacks, samples: counters since the state was fresh.
+    """
+
+    selector: SelectorWeights
+    moments: Mapping[str, Wide] = field(default_factory=dict)
+    affines: Mapping[str, Affines] = field(default_factory=dict)
+    momentum: Mapping[str, Affines] = field(default_factory=dict)
+    gathered: Gathered = field(default_factory=Gathered)
+    prototypes: Prototypes = field(default_factory=Prototypes)
+    top: str | None = None
+    reliable: float = 1.0
+    labels: tuple[int, ...] = ()
+    evidence: tuple[tuple[int, int, float, float], ...] = ()
+    compared: tuple[tuple[bool, float], ...] = ()
+    kept: float = 1.0
+    average: float | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
+    steps: int = 0
+    rollbacks: int = 0
+    samples: int = 0
+
+    @property
+    def finite(self) -> bool:
+        tensors: list[NDArray[Any]] = [*self.selector.tensors.values(), *self.moments.values()]
+        affines = (*self.affines.values(), *self.momentum.values(), *self.gathered.affines.values())
+        numbers = all(np.isfinite(t).all() for t in tensors) and all(a.finite for a in affines)
+        return numbers and self.prototypes.finite
+
+    def of(self, loaded: Mapping[str, str]) -> "State":
+        """What is of use with modules of these digests: all but what others of the same name have learned.
+
+        What a module has learned that is not loaded waits for it; gradients do not.
+        """
+        others = [n for n, digest in self.digests.items() if loaded.get(n, digest) != digest]
+        waits = self.gathered.affines.keys()
+        if not others and waits <= loaded.keys():
+            return self
+        prototypes = self.prototypes
+        for name in others:
+            prototypes = prototypes.without(name)
+        return replace(
+            self,
+            affines=without(self.affines, others),
+            momentum=without(self.momentum, others),
+            gathered=self.gathered if waits <= loaded.keys() - set(others) else Gathered(),
+            prototypes=prototypes,
+            digests=without(self.digests, others),
+        )
+
+    def shrunk(self, share: float, selector: SelectorWeights, exported: Mapping[str, Affines]) -> "State":
+        """A share of the way from the exported weights to what was learned; its momentum is gone."""
+        tensors = {k: v + np.float32(share) * (self.selector.tensors[k] - v) for k, v in selector.tensors.items()}
+        return replace(
+            self,
+            selector=SelectorWeights(**tensors),
+            moments={},
+            affines={
+                n: exported[n].plus(a.plus(exported[n], -1.0), share) if n in exported else a
+                for n, a in self.affines.items()
+            },
+            momentum={},
+            gathered=Gathered(),
+            prototypes=self.prototypes.times(share),
+        )
+
+    def learned_with(self, loaded: Mapping[str, str]) -> "State":
+        """With the digests of the modules that it has learned for; what is not loaded keeps the one it has."""
+        names = self.affines.keys() | self.momentum.keys() | self.prototypes.modules.keys()
+        known = {**self.digests, **loaded}
+        return replace(self, digests={n: known[n] for n in sorted(names) if n in known})
+
+
+def without(values: Mapping[str, T], keys: Collection[str]) -> dict[str, T]:
+    return {k: v for k, v in values.items() if k not in keys}

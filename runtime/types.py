@@ -1,0 +1,130 @@
+"""What a runtime or a stream says: values, which import nothing else of pluto-edge."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Event", "Kind", "Point", "Prediction", "StreamMetrics"]
+
+Array = NDArray[np.float32]
+Kind = Literal["step", "gather", "rollback", "change", "reset", "restore", "module"]
+
+MAX_EVENTS = 1000  # that are kept
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the blended modules say of a batch of B images.
+
+    Attributes:
+        labels: [B] class indices.
+        classes: [B] class names.
+        probabilities: [B,K] softmax of `logits`.
+        logits: [B,K] weighted sum of the selected modules' logits, or logarithms of the probabilities where
+            prototypes helped to predict.
+        weights: [B,N] weight of every module for every image; rows sum to 1, unselected modules have 0.
+        modules: names of all N modules, in the order of `weights`.
+        selected: names of the modules that took part, heaviest first.
+        entropy: [B] of `probabilities`, in nats: 0 is certain, ln K is a guess.
+    """
+
+    labels: NDArray[np.intp]
+    classes: tuple[str, ...]
+    probabilities: Array = field(repr=False)
+    logits: Array = field(repr=False)
+    weights: Array = field(repr=False)
+    modules: tuple[str, ...] = field(repr=False)
+    selected: tuple[str, ...]
+    entropy: Array = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened to a learner.
+
+    Attributes:
+        kind: `step` (committed), `gather` (its gradients wait for more reliable samples), `rollback` (a step that
+            changed nothing, or went back towards the exported weights), `change` (the stream shows another
+            domain), `reset`, `restore`, `module` (one came or went).
+        step: steps seen so far, committed or not.
+        reason: why, unless it is a plain step.
+        top: the module with the largest mean weight.
+        weights: mean weight of every module over the batch, before the selection; 0 for those that did not run.
+        samples, reliable: in the batch, and below the entropy threshold for the top module.
+        entropy_before, entropy_after: mean entropy of the mixed pseudo-labels, before and after the selector's
+            update.
+        guessed: the top module was guessed right, so that its first pass was not computed twice.
+        milliseconds: per stage.
+        frame: how many frames a stream had seen; 0 without a stream.
+    """
+
+    kind: Kind
+    step: int
+    reason: str = ""
+    top: str = ""
+    weights: dict[str, float] = field(default_factory=dict)
+    samples: int = 0
+    reliable: int = 0
+    entropy_before: float = 0.0
+    entropy_after: float = 0.0
+    guessed: bool = False
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    frame: int = 0
+
+
+@dataclass(frozen=True)
+class Point:
+    """One frame on the timeline: its number, when it came (seconds since the stream began) and what was said."""
+
+    frame: int
+    seconds: float
+    label: int
+    entropy: float
+    modules: tuple[str, ...]
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class StreamMetrics:
+    """What a stream has done so far.
+
+    Attributes:
+        frames: predicted.
+        steps: committed; `gathered` and `rolled_back` are those that were not.
+        skipped_busy: steps that were due while the one before them was still under way.
+        skipped_budget: steps that were due and not in the budget.
+        changes: of domain that were noticed.
+        learning_seconds, learning_share: spent in steps, and as a share of the stream's time.
+        latency_median, latency_p99: of the last predictions, in milliseconds; without inline learning.
+        compared, differing: every 16th frame is also predicted as the bundle was exported, outside of that latency:
+            how many of the last 256 frames (since the last change of domain) were, and the share of these that
+            the stream called something else. None before the first.
+        leader: the module that led the last step; "" before it.
+        misfit, misfit_first: how far the stream's features are from the leader's source, now and when it first
+            led in this condition (`Prototypes.misfit`): about 1 as on its source, above 3 the module is hardly
+            trusted. None where it is not known.
+        failed: steps and comparisons that ended with an error; `Stream.error` is the last one.
+    """
+
+    frames: int
+    steps: int
+    gathered: int
+    rolled_back: int
+    skipped_busy: int
+    skipped_budget: int
+    changes: int
+    learning_seconds: float
+    learning_share: float
+    latency_median: float
+    latency_p99: float
+    compared: int = 0
+    differing: float | None = None
+    leader: str = ""
+    misfit: float | None = None
+    misfit_first: float | None = None
+    failed: int = 0

@@ -1,0 +1,111 @@
+"""Continuity: against brute force, and what it must not do."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from numpy.typing import NDArray
+
+from pluto_edge.runtime.algorithm import continuity as module
+from pluto_edge.runtime.algorithm.continuity import DOUBT, PRIOR, STICKY, Continuity
+
+Wide = NDArray[np.float64]
+
+
+def noisy(rng: np.random.Generator, truth: NDArray[np.intp], classes: int, right: float = 0.75) -> Wide:
+    """What a classifier that is right so often says, as sure as it is right."""
+    said = np.where(rng.random(len(truth)) < right, truth, rng.integers(classes, size=len(truth)))
+    found = np.full((len(truth), classes), (1 - right) / (classes - 1))
+    found[np.arange(len(truth)), said] = right
+    return found
+
+
+def in_runs(rng: np.random.Generator, count: int, classes: int, length: int) -> NDArray[np.intp]:
+    return np.repeat(rng.integers(classes, size=-(-count // length)), length)[:count]
+
+
+def accuracy(probabilities: Wide, truth: NDArray[np.intp], batch: int) -> float:
+    continuity, right = Continuity(), 0
+    for start in range(0, len(truth), batch):
+        part = slice(start, start + batch)
+        found, continuity = continuity.follow(probabilities[part])
+        right += int((found.argmax(axis=1) == truth[part]).sum())
+    return right / len(truth)
+
+
+def test_equals_the_sum_over_all_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward-backward against every sequence of classes, for every s, and their average by Bayes' rule."""
+    monkeypatch.setattr(module, "ALPHA", 0.0)
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), size=4)
+    says = (1 - DOUBT) * p + DOUBT / 3
+    marginals, totals = np.zeros((len(STICKY), 4, 3)), np.zeros(len(STICKY))
+    for number, s in enumerate(STICKY):
+        for chain in product(range(3), repeat=4):
+            chance = says[0, chain[0]] / 3
+            for t in range(1, 4):
+                chance *= (s * (chain[t] == chain[t - 1]) + (1 - s) / 3) * says[t, chain[t]]
+            totals[number] += chance
+            for t, k in enumerate(chain):
+                marginals[number, t, k] += chance
+    marginals /= marginals.sum(axis=2, keepdims=True)
+    marginals[0] = p  # s = 0 is the image alone, without doubt
+    found, after = Continuity().follow(p)
+    weights = PRIOR * totals / (PRIOR @ totals)
+    assert_allclose(after.weights, weights, rtol=1e-12)
+    assert_allclose(found, np.einsum("s,stk->tk", weights, marginals), rtol=1e-12)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_runs_are_used_and_shuffled_streams_left_alone(batch: int) -> None:
+    rng = np.random.default_rng(1)
+    runs, shuffled = in_runs(rng, 1280, 10, 20), rng.integers(10, size=1280)
+    alone = accuracy(noisy(rng, runs, 10), runs, 1280)
+    said = noisy(rng, shuffled, 10)
+    assert accuracy(noisy(rng, runs, 10), runs, batch) > 0.75 + 0.1 < alone
+    assert abs(accuracy(said, shuffled, batch) - float((said.argmax(axis=1) == shuffled).mean())) < 0.005
+
+
+def test_a_stream_that_stops_being_sticky() -> None:
+    """Runs of 50, then shuffled: what was believed of runs is given up within a few images."""
+    rng = np.random.default_rng(2)
+    truth = np.concatenate([in_runs(rng, 500, 10, 50), rng.integers(10, size=200)])
+    said, continuity, right = noisy(rng, truth, 10), Continuity(), []
+    for one, label in zip(said, truth, strict=True):
+        found, continuity = continuity.follow(one[None])
+        right.append(found.argmax() == label)
+    alone = said.argmax(axis=1) == truth
+    assert np.mean(right[500:520]) > np.mean(alone[500:520]) - 0.3
+    assert np.mean(right[530:]) > np.mean(alone[530:]) - 0.02
+    assert continuity.stickiness < 0.05
+
+
+@given(st.integers(1, 12), st.integers(2, 6), st.integers(0, 2**32 - 1), st.sampled_from([0.01, 1.0, 50.0]))
+@settings(deadline=None, max_examples=60)
+def test_probabilities_whatever_comes(count: int, classes: int, seed: int, spread: float) -> None:
+    """Finite rows that sum to 1, also for images that are certain, contradict each other, or say nothing."""
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(classes, spread), size=count)
+    p = np.maximum(p, np.finfo(np.float64).tiny)
+    continuity = Continuity()
+    for _ in range(3):
+        found, continuity = continuity.follow(p)
+        assert np.isfinite(found).all() and (found > 0).all()
+        assert_allclose(found.sum(axis=1), 1, atol=1e-9)
+    assert np.isfinite(continuity.weights).all()
+
+
+def test_batches_and_frames_believe_the_same() -> None:
+    """How a stream is cut into batches changes what is said of earlier images, not what is expected next."""
+    p = np.random.default_rng(3).dirichlet(np.ones(5), size=20)
+    _, whole = Continuity().follow(p)
+    one = Continuity()
+    for row in p:
+        last, one = one.follow(row[None])
+    assert whole.beliefs is not None and one.beliefs is not None
+    assert_allclose(one.beliefs, whole.beliefs, rtol=1e-12)
+    assert_allclose(one.weights, whole.weights, rtol=1e-12)
+    assert_allclose(last[0], Continuity().follow(p)[0][-1], rtol=1e-12)
