@@ -13,6 +13,7 @@ from pluto_edge.seen import hashes_of
 from pluto_edge.store import Store
 from pluto_edge.train.cache import drop_tokens, move_logits, open_work
 from pluto_edge.train.data import Domain
+from pluto_edge.train.home import home_of
 from pluto_edge.train.jobs import Workers
 from pluto_edge.train.pool import Pool
 from pluto_edge.train.progress import Progress, Silent
@@ -32,8 +33,8 @@ def add_signatures(
 ) -> list[str]:
     """Every module without a signature gets one (with `force` every module); gives their names.
 
-    Nothing is written unless the images of every one of these modules are there. Weights, descriptions and selector
-    stay as they are.
+    Nothing is written unless the images of every one of these modules are there. Weights and selector stay as they
+    are. A generalist that gets one also learns how much say it leaves to each specialist at home.
     """
     workers, progress = workers or Workers(), progress or Silent()
     if workers.threads:
@@ -50,6 +51,10 @@ def add_signatures(
     arguments = [(store.path, name, pool.domains) for name, pool in pools.items()]
     for name in workers.each(sign_one, arguments, progress, "signatures"):
         progress.say(f"{name}: done")
+    if store.generalist in names:
+        vit, specialists = TorchViT(load_backbone(store)), store.specialists
+        homes = {n: home_of(vit, c, store) for n, c in caches.items() if n in specialists}
+        store.describe_module(store.generalist, homes=homes)
     drop_tokens(store, bare)
     return names
 
