@@ -12,6 +12,7 @@ from pluto_edge.train import trainer
 from pluto_edge.train.cache import Cache
 from pluto_edge.train.data import scan
 from pluto_edge.train.features import Embedded, accuracy
+from pluto_edge.train.home import SHARES
 from pluto_edge.train.module import train_module
 from pluto_edge.train.pool import Pool
 from pluto_edge.train.recipe import Recipe, SelectorRecipe
@@ -52,6 +53,7 @@ def test_it_is_the_module_of_all_images_together(store: Store, photos: Path) -> 
     assert (store.specialists, store.generalist) == (("dawn", "noon"), "generalist")
     config = store.module_config("generalist")
     assert config.domains == ("dawn", "noon") and config.metrics["images"] == 48
+    assert set(config.homes) == {"dawn", "noon"} and set(config.homes.values()) <= set(SHARES)
     vit, domains = TorchViT(load_backbone(store)), scan(photos)
     parts: dict[str, list[Embedded]] = {"train": [], "val": []}
     for cache in (Cache(store, d) for d in domains):
@@ -107,7 +109,8 @@ def test_it_is_trained_anew_when_a_domain_is_added(store: Store, photos: Path) -
     assert lines.said == ["generalist: trained anew, for it has not seen night", "generalist: done"]
     assert store.module_file("generalist").read_bytes() != first
     assert Store(store.path).names == ("dawn", "noon", "night", "generalist")
-    assert Store(store.path).module_config("generalist").domains == ("dawn", "night", "noon")
+    config = Store(store.path).module_config("generalist")
+    assert config.domains == ("dawn", "night", "noon") and set(config.homes) == set(config.domains)
 
 
 def test_without_all_images_it_is_left_as_it_is(store: Store, photos: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pluto_edge.runtime.algorithm import step as algorithm
 from pluto_edge.runtime.algorithm.alignment import align
 from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.algorithm.step import Blend
-from pluto_edge.runtime.engine.network import Network
+from pluto_edge.runtime.engine.network import Modules, Network
 from pluto_edge.runtime.engine.session import Engine
 from pluto_edge.runtime.engine.timing import Stages
 from pluto_edge.runtime.learner import Learner
@@ -56,6 +56,40 @@ def test_a_known_domain_runs_its_own_module_and_no_other(network: Network, domai
     assert passed.names == (domain,)
     assert blend.names[blend.order[0]] == domain
     assert blend.weights[:, list(network.modules).index(domain)].min() > 0.9
+
+
+def test_a_module_that_is_worse_at_home_leaves_its_say_to_the_generalist(bundle: Path) -> None:
+    own = Network(Bundle(bundle), Engine("cpu", 1))
+    for share, ran in ((0.0, {GENERALIST}), (0.5, {"domain-0", GENERALIST})):
+        generalist = replace(own.modules[GENERALIST], homes={"domain-0": share})
+        own.modules = Modules({**own.modules, GENERALIST: generalist})
+        blend, passed = Learner(own, AdaptConfig()).predict(batch(own, "domain-0"))
+        assert set(passed.names) == ran
+        assert blend.weights[:, 0].max() == pytest.approx(share, abs=0.05)
+        assert Learner(own, AdaptConfig()).predict(batch(own, "domain-1"))[1].names == ("domain-1",)
+
+
+def test_steps_start_anew_where_another_domain_begins(network: Network) -> None:
+    learner = Learner(network, AdaptConfig(sam=None))
+    for seed in range(3):
+        learner.step(batch(network, "domain-0", seed=seed))
+    assert [e.kind for e in learner.events] == ["step"] * 3
+    learner.step(batch(network, "domain-1", seed=3))
+    assert [e.kind for e in learner.events][3:] == ["change", "step"]
+    assert set(learner.state.prototypes.modules) == {"domain-1"}  # nothing of the domain before it
+    fresh = Learner(network, AdaptConfig(sam=None))
+    again, _ = fresh.step(batch(network, "domain-1", seed=4))
+    learner.reset()
+    blend, _ = learner.step(batch(network, "domain-1", seed=4))
+    assert [e.kind for e in learner.events][-2:] == ["reset", "step"]
+    np.testing.assert_array_equal(blend.logits, again.logits)
+
+
+def test_the_papers_steps_notice_no_change(network: Network) -> None:
+    learner = Learner(network, AdaptConfig.paper())
+    for seed, domain in enumerate(("domain-0", "domain-0", "domain-1")):
+        learner.step(batch(network, domain, seed=seed))
+    assert learner.counts["change"] == 0
 
 
 def test_an_unknown_domain_runs_the_generalist_alone(network: Network) -> None:
