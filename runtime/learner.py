@@ -21,13 +21,13 @@ from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, NotFiniteError
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import guard, persistence
-from pluto_edge.runtime.algorithm import beyond, selector
-from pluto_edge.runtime.algorithm import step as algorithm
+from pluto_edge.runtime.algorithm import beyond, selector, step
 from pluto_edge.runtime.algorithm.continuity import Continuity
 from pluto_edge.runtime.algorithm.evidence import WINDOW
 from pluto_edge.runtime.algorithm.prototypes import Prototypes
+from pluto_edge.runtime.algorithm.selection import Blend, blend
 from pluto_edge.runtime.algorithm.state import Array, Gathered, State, without
-from pluto_edge.runtime.algorithm.step import Blend, Proposal
+from pluto_edge.runtime.algorithm.step import Proposal
 from pluto_edge.runtime.engine.forks import renew_after_fork
 from pluto_edge.runtime.engine.network import Look, Modules, Network, Pass
 from pluto_edge.runtime.engine.timing import Stages
@@ -254,7 +254,7 @@ class Learner:
         look: Look | None,
     ) -> Proposal:
         if look is None:
-            return algorithm.propose(network, before, batch, self.config, stages, seen)
+            return step.propose(network, before, batch, self.config, stages, seen)
         if not seen:  # a stream has watched its frames already
             self._recent = _newest(self._recent, look.x_hat)
         continuity = self._continuity if self.config.continuity else None
@@ -415,7 +415,7 @@ class Learner:
         """What these modules say with the selector and the prototypes as they are."""
         config = self.config
         if not beyond.applies(modules, config):
-            return algorithm.blend(passed, selector.weights(state.selector, passed.x_hat, passed.logits), config)[0]
+            return blend(passed, selector.weights(state.selector, passed.x_hat, passed.logits), config)[0]
         looks = beyond.looks_like(modules, self._recent, passed.x_hat, config)
         say = beyond.who_has_a_say(modules, state.prototypes, looks, config)
         return beyond.predict(modules, state, passed, say.weights(modules, state, passed), config)

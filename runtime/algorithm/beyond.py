@@ -14,26 +14,22 @@ from numpy.typing import NDArray
 
 from pluto_edge.config import AdaptConfig
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime.algorithm import selector as g
+from pluto_edge.runtime.algorithm import selector
 from pluto_edge.runtime.algorithm.alignment import align
 from pluto_edge.runtime.algorithm.continuity import Continuity
 from pluto_edge.runtime.algorithm.evidence import Domains, trust
 from pluto_edge.runtime.algorithm.prototypes import Prototypes
-from pluto_edge.runtime.algorithm.state import State, Wide
-from pluto_edge.runtime.algorithm.step import (
-    Blend,
-    Proposal,
-    blend,
+from pluto_edge.runtime.algorithm.selection import Blend, blend, mixed_entropy, update_selector
+from pluto_edge.runtime.algorithm.sharpness import (
+    Learned,
     current,
     descend,
-    descend_gathered,
-    mixed_entropy,
+    learn_affines,
     reliable_below,
-    sam_batch,
-    sam_samples,
     sharpness_aware,
-    update_selector,
 )
+from pluto_edge.runtime.algorithm.state import State, Wide
+from pluto_edge.runtime.algorithm.step import Proposal
 from pluto_edge.runtime.engine.network import Look, Modules, Network, Pass
 from pluto_edge.runtime.engine.objective import Objective
 from pluto_edge.runtime.engine.timing import Stages
@@ -71,7 +67,7 @@ class Say:
                 weights[:, passed.names.index(name)] = share
         asked = [c for c, n in enumerate(passed.names) if n in modules.specialists]
         if asked and self.rest.max() > LITTLE:
-            chosen = g.weights(state.selector, passed.x_hat, passed.logits[:, asked])
+            chosen = selector.weights(state.selector, passed.x_hat, passed.logits[:, asked])
             weights[:, asked] += self.rest[:, None] * chosen
         weights += np.finfo(np.float32).tiny
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
@@ -180,38 +176,36 @@ def propose(
             if config.prototypes:
                 learned = _learned(modules, state.prototypes, passed, blended, continuity)
                 proposed = replace(proposed, prototypes=learned)
-    order = g.select(weights, config.top_m)[1]
+    order = selector.select(weights, config.top_m)[1]
     after = mixed_entropy(weights, passed)
     top = passed.names[order[0]]
     proposed = replace(proposed, top=top)
 
-    reliable, loss, gathering = 0, None, False
     with stages("layer_norm"):
         if aligning and top in modules.references:
-            proposed, reliable, loss = _aligned(network, proposed, batch, passed, threshold, config)
-        elif config.sam == "batch" and config.objective == "entropy":
-            reliable, loss, gradient = sam_batch(network, proposed, batch, passed, None, threshold, config)
-            proposed, gathering = descend_gathered(network, state, proposed, gathered, gradient, reliable, config)
-        elif config.sam == "sample":
-            proposed, reliable, loss = sam_samples(network, proposed, batch, threshold, config)
+            after_step = _aligned(network, proposed, batch, passed, threshold, config)
+        elif config.objective == "entropy" or config.sam == "sample":
+            after_step = learn_affines(network, state, proposed, batch, passed, gathered, False, config)
+        else:
+            after_step = Learned(proposed)
     return Proposal(
-        proposed,
-        blended,
-        passed,
-        weights,
-        order,
-        before or after,
-        after,
-        reliable,
-        loss,
-        False,
-        gathering=gathering,
+        state=after_step.state,
+        blend=blended,
+        passed=passed,
+        weights=weights,
+        order=order,
+        entropy_before=before or after,
+        entropy_after=after,
+        reliable=after_step.reliable,
+        loss=after_step.loss,
+        guessed=False,
+        gathering=after_step.gathering,
     )
 
 
 def _aligned(
     network: Network, state: State, batch: ImageBatch, passed: Pass, threshold: float, config: AdaptConfig
-) -> tuple[State, int, float | None]:
+) -> Learned:
     """A sharpness-aware step of the top module towards its source's activations; none without a reliable image.
 
     The loss is of the whole batch, so its gradient at an image is known only from all of them: `passed` has their
@@ -220,9 +214,9 @@ def _aligned(
     name = state.top
     assert name is not None and passed.activations is not None
     reference = network.modules.references[name].signature
-    reliable = int((g.entropy(g.softmax(passed.of(name))) < threshold).sum())
+    reliable = int((selector.entropy(selector.softmax(passed.of(name))) < threshold).sum())
     if reliable == 0:
-        return state, 0, None
+        return Learned(state)
     found = align(
         passed.activations[:, passed.names.index(name)], reference.activation_mean, reference.activation_std
     )
@@ -232,4 +226,4 @@ def _aligned(
     first = network.gradient(batch, every, name, current(network, state, name), objective)
     _, gradient = sharpness_aware(network, state, batch, first, every, config, objective)
     rate = ALIGN_RATE if config.ln_lr is None else config.ln_lr
-    return descend(network, state, name, gradient, rate, config), reliable, found.loss
+    return Learned(descend(network, state, name, gradient, rate, config), reliable, found.loss)

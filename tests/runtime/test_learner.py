@@ -17,7 +17,7 @@ from pluto_edge.errors import BundleError, ConfigError, StoreError
 from pluto_edge.modules import Module
 from pluto_edge.observe import events
 from pluto_edge.runtime import guard
-from pluto_edge.runtime.algorithm import step as algorithm
+from pluto_edge.runtime.algorithm import sharpness
 from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.engine.affines import Affines
 from pluto_edge.runtime.types import MAX_EVENTS
@@ -116,7 +116,7 @@ def test_an_exception_changes_nothing(runtime: Runtime, monkeypatch: pytest.Monk
     def fail(*arguments: object) -> None:
         raise RuntimeError("the device is on fire")
 
-    monkeypatch.setattr(algorithm, "sharpness_aware", fail)
+    monkeypatch.setattr(sharpness, "sharpness_aware", fail)
     with pytest.raises(RuntimeError, match="on fire"):
         runtime.step(batches(1)[0])
     assert same(before, runtime._learner.state)
@@ -133,7 +133,7 @@ def test_an_update_that_is_not_finite_changes_nothing(
     learned(runtime)
     before, (images,) = runtime._learner.state, batches(1, seed=9)
     want = runtime.predict(images)
-    original = algorithm.sharpness_aware
+    original = sharpness.sharpness_aware
 
     def poison(*arguments: object) -> tuple[float, Affines]:
         loss, gradient = original(*arguments)  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ def test_an_update_that_is_not_finite_changes_nothing(
         bad[0, 0] = value
         return loss, Affines(bad, bad)
 
-    monkeypatch.setattr(algorithm, "sharpness_aware", poison)
+    monkeypatch.setattr(sharpness, "sharpness_aware", poison)
     got = runtime.step(images)
     assert runtime.events[-1].kind == "rollback" and "not finite" in runtime.events[-1].reason
     assert same(before, runtime._learner.state)

@@ -322,10 +322,12 @@ def test_any_mutation_is_refused_or_harmless(tmp_path: Path, data: st.DataObject
         kind = data.draw(st.sampled_from(["drop", "type", "value", "shape", "rename", "copy"]))
         if kind == "drop":
             del tensors[key]
-        elif kind == "type":
-            tensors[key] = tensors[key].astype(data.draw(st.sampled_from(TYPES)))
-        elif kind == "value":
-            tensors[key] = np.full_like(tensors[key], data.draw(st.sampled_from([np.nan, np.inf, -1, 0, 3e38])))
+        elif kind in ("type", "value"):
+            wanted = np.dtype(data.draw(st.sampled_from(TYPES))) if kind == "type" else tensors[key].dtype
+            value = data.draw(st.sampled_from([np.nan, np.inf, -1, 0, 3e38])) if kind == "value" else None
+            wide = tensors[key] if value is None else np.full(tensors[key].shape, float(value))
+            with np.errstate(invalid="ignore", over="ignore"):  # NaN as an integer is any integer
+                tensors[key] = wide.astype(wanted)
         elif kind == "shape":
             tensors[key] = tensors[key].reshape(-1)[: data.draw(st.integers(0, 9))]
         else:

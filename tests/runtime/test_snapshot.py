@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from pluto_edge import AdaptConfig, Runtime
 from pluto_edge.errors import StoreError
 from pluto_edge.modules import Module
-from pluto_edge.runtime.algorithm import step as algorithm
+from pluto_edge.runtime.algorithm import sharpness, step
 from pluto_edge.store import Store
 
 CONFIG = AdaptConfig(selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95, guard=False)
@@ -46,23 +47,23 @@ def taught(runtime: Runtime) -> None:
     assert "domain-0" in runtime._learner.state.affines
 
 
-@pytest.mark.parametrize("where", ["update_selector", "sharpness_aware"])
+@pytest.mark.parametrize(("where", "name"), [(step, "update_selector"), (sharpness, "sharpness_aware")])
 @pytest.mark.parametrize("stays", ["domain-0", "domain-1", "domain-2"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_modules_that_leave_during_a_step(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, where: str, stays: str, stream: bool
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, where: ModuleType, name: str, stays: str, stream: bool
 ) -> None:
     """The step ends with the modules that it began with, the one that leads among them or not."""
-    original, left = getattr(algorithm, where), []
+    original, left = getattr(where, name), []
 
     def leave(*arguments: object) -> object:
         if not left:
             left.extend(n for n in runtime.modules if n != stays)
-            for name in left:
-                runtime.remove_module(name)
+            for module in left:
+                runtime.remove_module(module)
         return original(*arguments)
 
-    monkeypatch.setattr(algorithm, where, leave)
+    monkeypatch.setattr(where, name, leave)
     config = replace(CONFIG, entropy_margin=1.0)
     with runtime, runtime.stream(batch=16, background=False, config=config) as line:
         if stream:
@@ -136,15 +137,15 @@ def test_a_step_under_way_does_not_teach_the_module_that_takes_a_place(
     taught(runtime)
     other = folder(make_store, tmp_path / "other", factor=3.0)
     runtime.add_module(make_store().path / "modules/domain-1")
-    original = algorithm.sharpness_aware
+    original = sharpness.sharpness_aware
 
     def swap(*arguments: object) -> object:
         runtime.remove_module("domain-0")
         runtime.add_module(other)
-        monkeypatch.setattr(algorithm, "sharpness_aware", original)
+        monkeypatch.setattr(sharpness, "sharpness_aware", original)
         return original(*arguments)
 
-    monkeypatch.setattr(algorithm, "sharpness_aware", swap)
+    monkeypatch.setattr(sharpness, "sharpness_aware", swap)
     runtime.step(images(5))
     with_affines = runtime._network.run(runtime._batch(images(9)), {})
     seen = runtime._learner.predict(runtime._batch(images(9)))[1]

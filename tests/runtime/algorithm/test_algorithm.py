@@ -15,7 +15,7 @@ from pluto_edge import AdaptConfig, Runtime, tolerances
 from pluto_edge.manifest import ADAPT
 from pluto_edge.modules import Kind, SelectorWeights
 from pluto_edge.runtime.algorithm import selector
-from pluto_edge.runtime.algorithm import step as algorithm
+from pluto_edge.runtime.algorithm.logits import guess_top
 from pluto_edge.runtime.engine.objective import Objective
 from pluto_edge.store import Store
 from pluto_edge.tolerances import relative_error
@@ -148,10 +148,10 @@ def test_few_reliable_samples_are_not_guessed_for(make_bundle: Callable[..., Pat
     top, names = learner.state.top, runtime.modules
     assert top is not None
     config, network = runtime.config, runtime._network
-    assert algorithm.guess_top(network, replace(learner.state, reliable=0.6), names, config, ()) == top
-    assert algorithm.guess_top(network, replace(learner.state, reliable=0.5), names, config, ()) is None
+    assert guess_top(network, replace(learner.state, reliable=0.6), names, config, ()) == top
+    assert guess_top(network, replace(learner.state, reliable=0.5), names, config, ()) is None
     _, seen = learner.predict(batch)
-    assert algorithm.guess_top(network, replace(learner.state, reliable=1.0), names, config, (seen,)) is None
+    assert guess_top(network, replace(learner.state, reliable=1.0), names, config, (seen,)) is None
     learner.state = replace(learner.state, reliable=0.0)
     calls.clear()
     runtime.step(images)

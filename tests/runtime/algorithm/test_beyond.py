@@ -15,8 +15,8 @@ from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import beyond
 from pluto_edge.runtime.algorithm import step as algorithm
 from pluto_edge.runtime.algorithm.alignment import align
+from pluto_edge.runtime.algorithm.selection import Blend
 from pluto_edge.runtime.algorithm.state import State
-from pluto_edge.runtime.algorithm.step import Blend
 from pluto_edge.runtime.engine.network import Modules, Network
 from pluto_edge.runtime.engine.session import Engine
 from pluto_edge.runtime.engine.timing import Stages

@@ -10,8 +10,7 @@ import pytest
 
 from pluto_edge import AdaptConfig, Runtime, Stream
 from pluto_edge.errors import ConfigError, ImageError, StreamError
-from pluto_edge.runtime.algorithm import selector
-from pluto_edge.runtime.algorithm import step as algorithm
+from pluto_edge.runtime.algorithm import selector, sharpness
 from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.learner import Learner
 from pluto_edge.runtime.stream import stream
@@ -205,7 +204,7 @@ def test_a_crash_surfaces_once_and_leaves_the_last_good_state(
     def fail(*arguments: object) -> None:
         raise RuntimeError("the device is on fire")
 
-    monkeypatch.setattr(algorithm, "sharpness_aware", fail)
+    monkeypatch.setattr(sharpness, "sharpness_aware", fail)
     for frame in frames(BATCH, seed=1):
         line(frame)
     with pytest.raises(StreamError, match=r"'gate 3': learning failed .*on fire") as caught:
@@ -220,7 +219,7 @@ def test_a_crash_surfaces_once_and_leaves_the_last_good_state(
 
 
 def test_a_reset_during_a_step_wins(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Held(monkeypatch, algorithm, "sharpness_aware")
+    held = Held(monkeypatch, sharpness, "sharpness_aware")
     line = runtime.stream(batch=BATCH)
     for frame in frames(BATCH):
         line(frame)
@@ -360,7 +359,7 @@ def test_frozen(runtime: Runtime) -> None:
 
 
 def test_freezing_drops_the_step_under_way(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Held(monkeypatch, algorithm, "sharpness_aware")
+    held = Held(monkeypatch, sharpness, "sharpness_aware")
     line = runtime.stream(batch=BATCH)
     for frame in frames(BATCH):
         line(frame)
