@@ -22,9 +22,13 @@ FLAT = 1e-5
 
 @dataclass(frozen=True)
 class Alignment:
-    """The loss, and `offset` and `slope` [L+1,d]: the gradient at a sample's activation a is offset + slope a."""
+    """The loss, and `offset` and `slope` [L+1,d]: the gradient at a sample's activation a is offset + slope a.
+
+    `excess` is the loss as a multiple of what as many images of the source itself would have by chance.
+    """
 
     loss: float
+    excess: float
     offset: Array
     slope: Array
 
@@ -46,5 +50,8 @@ def align(activations: Array, mean: NDArray[np.floating], std: NDArray[np.floati
     flat = s <= FLAT * np.abs(m)
     slope = np.where(flat, 0.0, share * (s - std) / np.where(flat, 1.0, s))
     offset = share * (m - mean) - slope * m
-    loss = np.square(m - mean).mean(axis=-1).sum() + np.square(s - std).mean(axis=-1).sum()
-    return Alignment(float(loss), offset.astype(np.float32), slope.astype(np.float32))
+    loss = float(np.square(m - mean).mean(axis=-1).sum() + np.square(s - std).mean(axis=-1).sum())
+    # n Gaussian samples: their mean varies by std²/n, their deviation by about half of that
+    chance = 1.5 / len(activations) * float(np.square(std).mean(axis=-1).sum())
+    excess = loss / max(chance, float(np.finfo(np.float32).tiny))
+    return Alignment(loss, excess, offset.astype(np.float32), slope.astype(np.float32))

@@ -37,6 +37,8 @@ from pluto_edge.runtime.engine.timing import Stages
 LITTLE = 0.05  # a module that has less say than this on every image is not run
 ALIGN_FROM = 16  # images: the statistics of fewer say nothing
 ALIGN_RATE = 0.02
+BY_CHANCE = 2.0  # times the loss that chance alone makes: below it there is nothing to undo
+AT_RANDOM = 0.5  # `Continuity.independence` below which a batch shows its classes, and not its domain
 ENTROPY_SHARE = 0.1  # of the entropy beside alignment
 ROUNDS = 2  # the batch is predicted, learned from, and predicted with what was learned
 
@@ -183,7 +185,9 @@ def propose(
 
     with stages("layer_norm"):
         if aligning and top in modules.references:
-            after_step = _aligned(network, proposed, batch, passed, threshold, config)
+            after_step = Learned(proposed)
+            if continuity is None or continuity.follow(blended.probabilities)[1].independence >= AT_RANDOM:
+                after_step = _aligned(network, proposed, batch, passed, threshold, config)
         elif config.objective == "entropy" or config.sam == "sample":
             after_step = learn_affines(network, state, proposed, batch, passed, gathered, False, config)
         else:
@@ -206,10 +210,11 @@ def propose(
 def _aligned(
     network: Network, state: State, batch: ImageBatch, passed: Pass, threshold: float, config: AdaptConfig
 ) -> Learned:
-    """A sharpness-aware step of the top module towards its source's activations; none without a reliable image.
+    """A sharpness-aware step of the top module towards its source's activations.
 
-    The loss is of the whole batch, so its gradient at an image is known only from all of them: `passed` has their
-    activations. At λ + ε the same coefficients serve.
+    There is none without a reliable image, nor where the activations are as near as chance lets them be: a known
+    domain leaves nothing to undo, and costs no gradient. The loss is of the whole batch, so its gradient at an
+    image is known only from all of them: `passed` has their activations. At λ + ε the same coefficients serve.
     """
     name = state.top
     assert name is not None and passed.activations is not None
@@ -220,6 +225,8 @@ def _aligned(
     found = align(
         passed.activations[:, passed.names.index(name)], reference.activation_mean, reference.activation_std
     )
+    if found.excess < BY_CHANCE:
+        return Learned(state, reliable, found.loss)
     weight = ENTROPY_SHARE / reliable if config.objective == "both" else 0.0
     objective = Objective(threshold, weight, found.offset, found.slope)
     every = np.arange(len(batch))

@@ -54,6 +54,16 @@ def test_gradient_equals_finite_differences() -> None:
         assert found[index] == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-4)
 
 
+@pytest.mark.parametrize("batch", [16, 64])
+def test_images_of_the_source_itself_have_what_chance_makes(batch: int) -> None:
+    rng = np.random.default_rng(batch)
+    mean, std = rng.standard_normal((ROWS, 96)), 0.5 + rng.random((ROWS, 96))
+    found = [align(mean + std * rng.standard_normal((batch, ROWS, 96)), mean, std).excess for _ in range(40)]
+    assert np.mean(found) == pytest.approx(1, abs=0.05)
+    moved = align(mean + 1 + std * rng.standard_normal((batch, ROWS, 96)), mean, std)
+    assert moved.excess > 5
+
+
 def test_aligned_is_zero() -> None:
     activations, _, _ = draw(6, 1)
     found = align(activations, *statistics(activations))

@@ -136,7 +136,7 @@ def test_the_generalist_alone(network: Network) -> None:
 
 def test_steps_bring_the_activations_back(network: Network) -> None:
     """Twenty steps on one batch: the loss that they descend on falls."""
-    config = AdaptConfig(weighting="generalist", filter=False, guard=False, ln_lr=0.1)
+    config = AdaptConfig(weighting="generalist", continuity=False, filter=False, guard=False, ln_lr=0.1)
     learner, data = Learner(network, config), batch(network, "other", 48)
     source = network.modules.references[GENERALIST].signature
 
@@ -153,35 +153,57 @@ def test_steps_bring_the_activations_back(network: Network) -> None:
 
 @pytest.mark.parametrize("objective", ["entropy", "align", "both"])
 def test_every_objective_moves_the_top_module_only(network: Network, objective: str) -> None:
-    config = replace(AdaptConfig(filter=False, guard=False), objective=objective)  # type: ignore[arg-type]
+    config = AdaptConfig(filter=False, guard=False, continuity=False)
+    learner = Learner(network, replace(config, objective=objective))  # type: ignore[arg-type]
+    _, event = learner.step(batch(network, "other"))
+    assert event.kind == "step" and event.top == GENERALIST
+    assert set(learner.state.affines) == {GENERALIST}
+
+
+@pytest.mark.parametrize("domain", ["domain-0", "domain-1"])
+def test_a_known_domain_has_nothing_to_undo(network: Network, domain: str) -> None:
+    learner = Learner(network, AdaptConfig(filter=False, guard=False, continuity=False))
+    _, event = learner.step(batch(network, domain, 64))
+    assert event.kind == "step" and event.top == domain
+    assert not learner.state.affines
+    assert learner.state.prototypes.modules
+
+
+def test_a_run_of_one_class_aligns_nothing(network: Network) -> None:
+    """Its statistics are those of the class, whatever the domain is. (This random network says one of all.)"""
+    config = AdaptConfig(filter=False, guard=False)
     learner = Learner(network, config)
-    _, event = learner.step(batch(network, "domain-1"))
-    assert event.kind == "step" and event.top == "domain-1"
-    assert set(learner.state.affines) == {"domain-1"}
+    blend, _ = learner.step(batch(network, "other"))
+    assert len(set(blend.logits.argmax(axis=1))) == 1
+    assert not learner.state.affines
+    heedless = Learner(network, replace(config, continuity=False))
+    heedless.step(batch(network, "other"))
+    assert set(heedless.state.affines) == {GENERALIST}
 
 
 def test_too_few_images_align_nothing(network: Network) -> None:
-    learner = Learner(network, AdaptConfig(filter=False))
-    learner.step(batch(network, "domain-1", beyond.ALIGN_FROM - 1))
+    learner = Learner(network, AdaptConfig(filter=False, continuity=False))
+    learner.step(batch(network, "other", beyond.ALIGN_FROM - 1))
     assert not learner.state.affines
     assert learner.state.prototypes.modules  # which learn from every image
 
 
 def test_no_reliable_image_moves_no_affine(network: Network) -> None:
-    learner = Learner(network, AdaptConfig(entropy_margin=1e-9))
-    learner.step(batch(network, "domain-1"))
+    learner = Learner(network, AdaptConfig(entropy_margin=1e-9, continuity=False))
+    learner.step(batch(network, "other"))
     assert not learner.state.affines
 
 
 def test_micro_batches_change_nothing(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = AdaptConfig(filter=False, guard=False)
-    data = batch(network, "domain-1", 24)
+    config = AdaptConfig(filter=False, guard=False, continuity=False)
+    data = batch(network, "other", 24)
     whole = Learner(network, config)
     whole.step(data)
     monkeypatch.setattr(network, "micro_batch", 5)
     monkeypatch.setattr(network, "micro_batch_adapt", 3)
     parts = Learner(network, config)
     parts.step(data)
+    assert whole.state.affines
     for name, affines in whole.state.affines.items():
         np.testing.assert_allclose(parts.state.affines[name].scale, affines.scale, rtol=0, atol=2e-6)
 
