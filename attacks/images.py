@@ -52,7 +52,7 @@ def attack(place: Path) -> Iterator[Case]:
     warnings.simplefilter("ignore")  # Pillow warns of what it refuses next
     encoded = [_encode(frames()[i], kind) for i, kind in enumerate(FORMATS)]
     with runtime() as opened:
-        before = opened._learner.state
+        before = opened.learner.state
 
         def case(rng: Random) -> None:
             kind = rng.randrange(10)
@@ -65,7 +65,7 @@ def attack(place: Path) -> Iterator[Case]:
             if rng.random() < 0.1:
                 images = [images] * rng.randrange(3) + [rng.choice((frames()[0], None, "x", images))]
             _look(opened, images, rng.random() < PREDICTED)
-            if opened._learner.state is not before:
+            if opened.learner.state is not before:
                 raise Escape("a prediction has learned")
 
         yield case

@@ -71,7 +71,7 @@ def _forged(rng: Random, good: bytes, tensors: persistence.Tensors, metadata: di
     if rng.random() < 0.05:
         told["bundle"] = "0" * 64
     with suppress(ValueError):  # an impossible version
-        told["digest"] = persistence._digest(made, told)
+        told["digest"] = persistence.digest_of(made, told)
     data = to_safetensors(made, told)
     return mutate_bytes(rng, data, 1) if rng.random() < 0.1 else data
 
@@ -87,14 +87,14 @@ def _learned(file: Path) -> Iterator[tuple[Runtime, bytes]]:
 
 
 def _restore(opened: Runtime, file: Path, predict: bool) -> None:
-    before = opened._learner.state
+    before = opened.learner.state
     try:
         opened.restore(file)
     except (StoreError, BundleError):
-        if opened._learner.state is not before:
+        if opened.learner.state is not before:
             raise Escape("a state that was refused changed something") from None
         raise
-    if not opened._learner.state.finite:
+    if not opened.learner.state.finite:
         raise Escape("a state that is not finite")
     if predict:
         check_prediction(opened.predict(frames()[:1]), 1)

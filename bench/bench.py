@@ -18,7 +18,8 @@ from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
 from pluto_edge.runtime.engine.contract import contracts
-from pluto_edge.runtime.engine.network import MEAN_ENTROPY, Network
+from pluto_edge.runtime.engine.network import Network
+from pluto_edge.runtime.engine.objective import MEAN_ENTROPY
 from pluto_edge.runtime.engine.session import Engine, Graph, Tensor
 from pluto_edge.version import WRITER
 
@@ -252,7 +253,7 @@ class Workbench:
         passed, weights = network.run(prepared, {}, names), network.selector
 
         def prepare() -> None:
-            for size in micro_batches(batch, network.micro_batch):
+            for size in micro_batches(batch, network.graphs.micro_batch):
                 _ = prepared[:size]
 
         def select() -> None:
@@ -263,9 +264,9 @@ class Workbench:
         embed, forward, adapt = (
             self._graph(graph, prepared, step, embedded=graph is not self._embed)
             for graph, step in (
-                (self._embed, network.micro_batch),
-                (self._forward, network.micro_batch),
-                (network.adapt, network.micro_batch_adapt),
+                (self._embed, network.graphs.micro_batch),
+                (self._forward, network.graphs.micro_batch),
+                (network.graphs.adapt, network.graphs.micro_batch_adapt),
             )
         )
         return [
@@ -283,7 +284,7 @@ class Workbench:
         for size in set(sizes):
             pixels = {"pixels": self._engine.tensor(prepared[:size])}
             if embedded:
-                objective = self._network.objective_inputs(MEAN_ENTROPY, size)
+                objective = self._network.graphs.objective_inputs(MEAN_ENTROPY, size)
                 inputs[size] = {**self._embed(pixels), **self._module, **objective}
             else:
                 inputs[size] = pixels

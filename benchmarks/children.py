@@ -135,7 +135,7 @@ def third_graph_child() -> None:
     name, module = next(iter(network.modules.items()))
     network.run(batch, {})
     before = resident()
-    _ = network.adapt
+    _ = network.graphs.adapt
     opened = resident()
     network.gradient(batch, np.array([0]), name, module.exported)
     print(json.dumps([opened - before, resident() - before]), flush=True)

@@ -3,7 +3,7 @@
     python benchmarks/micro_batches.py bundle/ [another-bundle/ ...] --batch 64
 
 Each size runs in a process of its own, since its peak of memory is counted; `*` marks what the runtime chooses for
-the bundle (FORWARD_VALUES and ADAPT_VALUES in runtime/engine/network.py).
+the bundle (FORWARD_VALUES and ADAPT_VALUES in runtime/engine/graphs.py).
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 from pluto_edge._text import table
 from pluto_edge.bench.fresh import run_child
 from pluto_edge.manifest import Bundle
-from pluto_edge.runtime.engine.network import ADAPT_VALUES, FORWARD_VALUES, micro_batch
+from pluto_edge.runtime.engine.graphs import ADAPT_VALUES, FORWARD_VALUES, micro_batch
 
 CHILD = """
 import json, sys
@@ -25,7 +25,9 @@ path, batch, forward, adapt = json.loads(sys.argv[1])
 bundle = Bundle(path, False)
 frames = images(bundle, batch)
 with open_runtime(bundle, "cpu", None) as runtime:
-    runtime._network.micro_batch, runtime._network.micro_batch_adapt = forward, adapt
+    graphs = runtime.learner.network.graphs
+    graphs.micro_batch = forward
+    graphs.micro_batch_adapt = adapt
     times = []
     for _ in range(5):
         start = perf_counter()

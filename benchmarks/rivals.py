@@ -44,7 +44,7 @@ from pluto_edge.export.exporter import run_export
 from pluto_edge.export.random_store import make_random_store
 from pluto_edge.manifest import FORWARD, WEIGHTS, Bundle
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime.engine.network import FORWARD_VALUES, micro_batch
+from pluto_edge.runtime.engine.graphs import FORWARD_VALUES, micro_batch
 from pluto_edge.runtime.engine.session import Engine, Graph, usable_cores
 from pluto_edge.store import Store
 from pluto_edge.tolerances import TRAJECTORY_LOGITS, relative_error

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.targets import Stream, StreamBatch
 from pluto_edge.runtime.engine.affines import Affines
-from pluto_edge.runtime.engine.network import Pass
+from pluto_edge.runtime.engine.passes import Pass
 
 Logits = NDArray[np.floating]
 

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Wide
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.adapters import Adapter, Bench, Logits, features_of
-from pluto_edge.evaluate.recorded import Wide
 from pluto_edge.evaluate.targets import StreamBatch
 from pluto_edge.runtime.algorithm.selector import entropy, softmax
 

@@ -10,8 +10,8 @@ from math import log
 
 import numpy as np
 
+from pluto_edge._arrays import Wide
 from pluto_edge.evaluate.adapters import Adapter, Bench, Logits
-from pluto_edge.evaluate.recorded import Wide
 from pluto_edge.evaluate.targets import Indices, Stream, StreamBatch
 from pluto_edge.runtime.algorithm.alignment import align
 from pluto_edge.runtime.algorithm.selector import entropy, softmax
@@ -84,7 +84,7 @@ class Tent(NormAdapter):
 
     def step(self, batch: StreamBatch) -> Logits:
         found = self.network.gradient(batch, np.arange(len(batch)), self.module, self.affines)
-        self.descend(found.affines)
+        self.descend(found.d_affines)
         return found.logits
 
 
@@ -121,7 +121,7 @@ class Eata(NormAdapter):
             gradient = self.exported.times(0)
             for index, weight in zip(chosen, weights / len(chosen), strict=True):
                 one = self.network.gradient(batch, np.array([index]), self.module, self.affines)
-                gradient = gradient.plus(one.affines, float(weight))
+                gradient = gradient.plus(one.d_affines, float(weight))
             if self.fisher is not None:
                 gradient, self.held = gradient.plus(self._pull(), 1.0), self.held + 1
             self.descend(gradient)
@@ -192,10 +192,10 @@ class Sar(NormAdapter):
         first = self.network.gradient(batch, np.arange(len(batch)), self.module, self.affines, below)
         gradient = self.exported.times(0)
         if len(first.reliable):
-            v = first.affines.only(self.rows)
+            v = first.d_affines.only(self.rows)
             moved = self.affines.plus(v, self.rho / (v.norm + 1e-12))
             second = self.network.gradient(batch, first.reliable, self.module, moved, below)
-            gradient = second.affines.only(self.rows)
+            gradient = second.d_affines.only(self.rows)
             if len(second.reliable):
                 old = second.loss if self.average is None else self.average
                 self.average = AVERAGE * old + (1 - AVERAGE) * second.loss
@@ -226,5 +226,5 @@ class Foa(NormAdapter):
         scale = np.float32(self.weight)
         objective = Objective(np.inf, 1 / len(batch), scale * found.offset, scale * found.slope)
         every = np.arange(len(batch))
-        self.descend(self.network.gradient(batch, every, self.module, self.affines, objective).affines)
+        self.descend(self.network.gradient(batch, every, self.module, self.affines, objective).d_affines)
         return passed.logits[:, 0]

@@ -1,21 +1,21 @@
 """The runtime's network, which remembers what exported modules say, and whose gradient graph serves any loss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from math import exp, log
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pluto_edge._arrays import Wide
 from pluto_edge._files import read_tensors, write_tensors
 from pluto_edge.errors import BundleError
 from pluto_edge.evaluate.targets import Array, Recording, Stream, StreamBatch
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.engine.affines import Affines
-from pluto_edge.runtime.engine.network import MEAN_ENTROPY, Look, Network, Pass
-
-Wide = NDArray[np.float64]
+from pluto_edge.runtime.engine.network import Network
+from pluto_edge.runtime.engine.objective import MEAN_ENTROPY
+from pluto_edge.runtime.engine.passes import Pass
 
 PART = 64  # images between two reports of progress
 RECORDED = tuple(f.name for f in fields(Recording))
@@ -28,26 +28,18 @@ class RecordedNetwork(Network):
     PLUTO runs the modules that it has adapted. Results are those of `Network`.
     """
 
-    def _known(self, batch: ImageBatch, seen: Sequence[Pass], activations: bool) -> Sequence[Pass]:
-        """The recording, unless activations are wanted, which it has none of, and the caller has a pass."""
-        if isinstance(batch, StreamBatch) and batch.stream.recording is not None and not (activations and seen):
-            return (self._recorded(batch, batch.stream.recording),)
-        return seen
-
-    def look(self, batch: ImageBatch) -> Look:
-        if isinstance(batch, StreamBatch) and batch.stream.recording is not None:
-            return Look(batch.stream.recording.x_hat[batch.indices], None)
-        return super().look(batch)
-
-    def _recorded(self, batch: StreamBatch, recording: Recording) -> Pass:
-        modules = self.modules.values()
+    def recall(self, batch: ImageBatch) -> Pass | None:
+        """What all modules said as they were exported, where the batch is of a stream that was recorded."""
+        if not isinstance(batch, StreamBatch) or batch.stream.recording is None:
+            return None
+        recording = batch.stream.recording
         return Pass(
             loaded=tuple(self.modules),
             names=tuple(self.modules),
             logits=recording.logits[batch.indices],
             features=recording.features[batch.indices],
             x_hat=recording.x_hat[batch.indices],
-            affines=tuple(m.exported for m in modules),
+            digests=tuple(m.digest_with(m.exported) for m in self.modules.values()),
         )
 
     def record(self, stream: Stream, cache: Path, advance: Callable[[int], None] = lambda count: None) -> None:
@@ -89,5 +81,5 @@ class RecordedNetwork(Network):
             n: self.engine.tensor(v.astype(np.float32)) for n, v in (("head_weight", weight), ("head_bias", offset))
         }
         module = replace(module, tensors={**module.tensors, **made})
-        ((_, tokens, _),) = self._embedded(batch, np.array([sample]), 1)
-        return self._gradient(self._inputs(tokens, module, affines), MEAN_ENTROPY).affines
+        (piece,) = self.graphs.pieces(batch, 1, np.array([sample]))
+        return self.graphs.differentiate(piece, module, affines, MEAN_ENTROPY).d_affines

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pluto_edge.runtime.stream.stream import MAX_POINTS, Stream
+from pluto_edge.runtime.stream.stream import Stream
+from pluto_edge.runtime.stream.timeline import MAX_POINTS
 from pluto_edge.runtime.types import Event, Point, Prediction
 
 __all__ = ["Caption", "Chart", "Moment", "Shown"]
@@ -101,13 +102,13 @@ class Moment:
             "rate": _rate(points),
             "window": MAX_POINTS,
             "bucket": BUCKET,
-            "most": stream.learner.network.bundle.manifest.dims.classes,
+            "most": len(stream.classes),
             "frozen": stream.frozen,
             "closed": stream.closed,
             "metrics": asdict(stream.metrics),
             "captions": [{"frame": f, "text": t} for f, t in captions],
         }
-        return cls(monotonic(), state, chart.update(points), tuple(stream.events), shown)
+        return cls(monotonic(), state, chart.update(points), stream.events, shown)
 
     def reply(self, since: int, have: int) -> bytes:
         """As JSON, without points up to the frame `since`, events before it and the picture number `have`."""

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from pluto_edge.errors import ImageError, PlutoError
 from pluto_edge.observe.moment import BUCKET, Caption, Chart, Moment, Shown
 from pluto_edge.observe.server import Query, Refused, Reply, Server
-from pluto_edge.runtime.stream.stream import MAX_POINTS, Stream
+from pluto_edge.runtime.stream.stream import Stream
+from pluto_edge.runtime.stream.timeline import MAX_POINTS
 from pluto_edge.runtime.types import Prediction
 
 __all__ = ["View"]

@@ -75,7 +75,8 @@ def verdict(evidence: Sequence[Evidence], classes: int) -> str | None:
         return None
     labels, plain, sure, plain_sure = (np.array(v) for v in zip(*evidence, strict=True))
     dominant = int(np.bincount(labels, minlength=classes).argmax())
-    share, plain_share = float((labels == dominant).mean()), float((plain == dominant).mean())
+    share = float((labels == dominant).mean())
+    plain_share = float((plain == dominant).mean())
     if few_classes(labels, classes) and plain_share < share * (SEEN_LESS + 1 / classes):
         return (
             f"collapse of classes: class {dominant} is predicted for {share:.0%}, "
@@ -88,17 +89,20 @@ def verdict(evidence: Sequence[Evidence], classes: int) -> str | None:
 
 def contradictions(adapted: NDArray[np.floating], exported: NDArray[np.floating]) -> tuple[Contradiction, ...]:
     """Probabilities [n,K] of the same images, both ways."""
-    differs, wrong = adapted.argmax(axis=1) != exported.argmax(axis=1), 1 - exported.max(axis=1)
+    differs = adapted.argmax(axis=1) != exported.argmax(axis=1)
+    wrong = 1 - exported.max(axis=1)
     return tuple((bool(d), float(w)) for d, w in zip(differs, wrong, strict=True))
 
 
 def look_closer(compared: Sequence[Contradiction]) -> bool:
+    """Whether the exported weights are contradicted so often that all images should be compared."""
     return sum(d for d, _ in compared) > LOOK_CLOSER * sum(w for _, w in compared)
 
 
 def may_stay(compared: Sequence[Contradiction]) -> float:
     """The share of what was learned that would contradict the exported weights as often as is helpful; 1 is all."""
-    differing, wrong = sum(d for d, _ in compared), sum(w for _, w in compared)
+    differing = sum(d for d, _ in compared)
+    wrong = sum(w for _, w in compared)
     if len(compared) < FEWEST or differing <= TOO_OFTEN * wrong:
         return 1.0
     return HELPFUL * wrong / differing

@@ -39,6 +39,7 @@ log = logging.getLogger("pluto_edge")
 
 
 def save(path: Path, state: State, bundle: str) -> None:
+    """Write what was learned with the bundle of this hash; the file that was there is kept as `path.previous`."""
     tensors: Tensors = {f"selector.{k}": v for k, v in state.selector.tensors.items()}
     tensors |= {f"moments.{k}": v for k, v in state.moments.items()}
     for group, values in (("affines", state.affines), ("momentum", state.momentum)):
@@ -53,7 +54,7 @@ def save(path: Path, state: State, bundle: str) -> None:
         "bundle": bundle,
         "counters": json.dumps(counters),
     }
-    metadata["digest"] = _digest(tensors, metadata)
+    metadata["digest"] = digest_of(tensors, metadata)
     data = to_bytes({k: np.ascontiguousarray(v) for k, v in tensors.items()}, metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     with alone_in(path.parent) as alone:
@@ -129,7 +130,7 @@ def _read(file: Path) -> tuple[Mapping[str, str], Tensors]:
         raise _NotWhole(f"schema_version: want a positive integer, got {version[:60]!r}")
     if int(version) > SCHEMA_VERSION:
         raise _NotWhole("written by a newer pluto-edge; run: pip install --upgrade pluto-edge")
-    if metadata["digest"] != _digest(tensors, metadata):
+    if metadata["digest"] != digest_of(tensors, metadata):
         raise _NotWhole("damaged: its digest differs")
     return metadata, tensors
 
@@ -243,14 +244,14 @@ def _check(
             raise _NotWhole(f"{what}.{key}: want finite {np.dtype(dtype)}, got {value.dtype}")
 
 
-def _digest(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
+def digest_of(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
     """Of everything that a state is made of."""
-    digest = hashlib.sha256()
+    found = hashlib.sha256()
     whole = int(metadata["schema_version"]) > 3
     if whole:
-        digest.update(json.dumps([metadata["bundle"], metadata["counters"]]).encode())
+        found.update(json.dumps([metadata["bundle"], metadata["counters"]]).encode())
     for key in sorted(tensors):
         value = np.ascontiguousarray(tensors[key])
         kind = f"{value.dtype}{value.shape}" if whole else ""
-        digest.update(key.encode() + b"\0" + kind.encode() + value.tobytes())
-    return digest.hexdigest()
+        found.update(key.encode() + b"\0" + kind.encode() + value.tobytes())
+    return found.hexdigest()

@@ -14,9 +14,11 @@ from pluto_edge.preprocess import ImageBatch, Images
 from pluto_edge.runtime.engine.forks import renew_after_fork
 from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.engine.session import Engine, Provider
-from pluto_edge.runtime.learner import Learner, to_prediction
+from pluto_edge.runtime.learner import Learner
+from pluto_edge.runtime.prediction import to_prediction
 from pluto_edge.runtime.stream.background import LearningThread
-from pluto_edge.runtime.stream.stream import OnChange, Stream, for_batches
+from pluto_edge.runtime.stream.domain_watch import OnChange
+from pluto_edge.runtime.stream.stream import Stream, for_batches
 from pluto_edge.runtime.types import Event, Prediction
 
 __all__ = ["Runtime"]
@@ -28,7 +30,8 @@ class Runtime:
     `predict(images)` never learns. `step(images)`, or calling the runtime, predicts and learns from the batch
     (Algorithm 1). `adapt(images)` learns only: few-shot is `adapt` once, then `predict`; zero-shot is `predict`.
 
-    `stream(name)` is a line of single frames with a state of its own, for a camera.
+    `stream(name)` is a line of single frames with a state of its own, for a camera. `learner` is what learns in the
+    runtime's own calls.
 
     Several threads may share a runtime: results are as if their calls came one after another. A runtime with
     streams is closed with `close()`, or by `with Runtime(...) as runtime:`.
@@ -62,7 +65,7 @@ class Runtime:
             config = replace(config, top_m=top_m)
         engine = Engine.of(opened.manifest.precision, providers, threads)
         self._network = Network(opened, engine)
-        self._learner = Learner(self._network, config, on_event)
+        self.learner = Learner(self._network, config, on_event)
         self._streams: list[ref[Stream]] = []
         self._worker = LearningThread()
         self._closed = False
@@ -75,11 +78,13 @@ class Runtime:
 
     @property
     def manifest(self) -> Manifest:
+        """What the bundle says of itself."""
         return self._network.bundle.manifest
 
     @property
     def config(self) -> AdaptConfig:
-        return self._learner.config
+        """How it adapts."""
+        return self.learner.config
 
     @property
     def provider(self) -> str:
@@ -88,21 +93,23 @@ class Runtime:
 
     @property
     def modules(self) -> tuple[str, ...]:
+        """Names of all modules that are loaded, in the order of `Prediction.weights`."""
         return tuple(self._network.modules)
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """Names of the classes that predictions are of."""
         return self.manifest.classes
 
     @property
     def events(self) -> tuple[Event, ...]:
         """The last thousand events, oldest first."""
-        return tuple(self._learner.events)
+        return self.learner.events
 
     @property
     def callback_errors(self) -> int:
         """How often `on_event` has raised, here and in the open streams."""
-        return sum(learner.delivery.errors for learner in self._learners)
+        return sum(learner.callback_errors for learner in self._learners)
 
     def __repr__(self) -> str:
         return (
@@ -113,29 +120,29 @@ class Runtime:
 
     def predict(self, images: Images) -> Prediction:
         """Blend the modules' predictions with what was learned so far; nothing changes."""
-        return to_prediction(self._learner.predict(self._batch(images))[0], self.classes)
+        return to_prediction(self.learner.predict(self._batch(images))[0], self.classes)
 
     def step(self, images: Images) -> Prediction:
         """Predict a batch and learn from it. A step that goes wrong changes nothing and says so in `events`."""
-        return to_prediction(self._learner.step(self._batch(images))[0], self.classes)
+        return to_prediction(self.learner.step(self._batch(images))[0], self.classes)
 
     __call__ = step
 
     def adapt(self, images: Images) -> Event:
         """Learn from a batch; the event says what happened."""
-        return self._learner.step(self._batch(images))[1]
+        return self.learner.step(self._batch(images))[1]
 
     def reset(self, module: str | None = None) -> None:
         """Forget: back to the exported weights bit for bit, all of them or one module's."""
-        self._learner.reset(module)
+        self.learner.reset(module)
 
     def save(self, path: str | Path) -> None:
         """Write what was learned: atomic, and the state that was there before is kept as `path.previous`."""
-        self._learner.save(path)
+        self.learner.save(path)
 
     def restore(self, path: str | Path) -> None:
         """Take up a saved state; where the newest file is damaged, the one before it."""
-        self._learner.restore(path)
+        self.learner.restore(path)
 
     def add_module(self, path: str | Path) -> str:
         """Load a module folder of a store; it takes part from the next call on. Gives its name."""
@@ -227,7 +234,7 @@ class Runtime:
 
     @property
     def _learners(self) -> tuple[Learner, ...]:
-        return self._learner, *(s.learner for s in self.streams)
+        return self.learner, *(s.learner for s in self.streams)
 
     def _batch(self, images: Images) -> ImageBatch:
         return ImageBatch(images, self.manifest.preprocessing)

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 __all__ = ["Event", "Kind", "Point", "Prediction", "StreamMetrics"]
 
-Array = NDArray[np.float32]
 Kind = Literal["step", "gather", "rollback", "change", "reset", "restore", "module"]
 
 MAX_EVENTS = 1000  # that are kept
@@ -32,12 +31,12 @@ class Prediction:
 
     labels: NDArray[np.intp]
     classes: tuple[str, ...]
-    probabilities: Array = field(repr=False)
-    logits: Array = field(repr=False)
-    weights: Array = field(repr=False)
+    probabilities: NDArray[np.float32] = field(repr=False)
+    logits: NDArray[np.float32] = field(repr=False)
+    weights: NDArray[np.float32] = field(repr=False)
     modules: tuple[str, ...] = field(repr=False)
     selected: tuple[str, ...]
-    entropy: Array = field(repr=False)
+    entropy: NDArray[np.float32] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.labels)

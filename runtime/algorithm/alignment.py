@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Alignment", "align", "statistics"]
+from pluto_edge._arrays import Array, Wide
 
-Array = NDArray[np.float32]
-Wide = NDArray[np.float64]
+__all__ = ["Alignment", "align", "statistics"]
 
 # Of a channel's mean. The graph adds slope * a and offset in float32, and they cancel to within 6e-8 of the mean:
 # a smaller deviation than this is rounding, and its slope, which goes with one over it, would blow that up.

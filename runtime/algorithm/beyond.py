@@ -1,6 +1,6 @@
 """A step beyond the paper: evidence says who has a say, prototypes help to predict, alignment is what is learned.
 
-It has the frame of Algorithm 1 (`algorithm.py`), and each part stands alone: `evidence.py` (which domain is this?),
+It has the frame of Algorithm 1 (`step.py`), and each part stands alone: `evidence.py` (which domain is this?),
 `prototypes.py` (where are the classes here?), `continuity.py` (does one image tell of the next?), `alignment.py`
 (what the affines should undo). `AdaptConfig` switches each one off. Modules without a signature know nothing of all
 this; a runtime of such modules follows the paper.
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Wide
 from pluto_edge.config import AdaptConfig
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
@@ -28,10 +29,12 @@ from pluto_edge.runtime.algorithm.sharpness import (
     reliable_below,
     sharpness_aware,
 )
-from pluto_edge.runtime.algorithm.state import State, Wide
+from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.algorithm.step import Proposal
-from pluto_edge.runtime.engine.network import Look, Modules, Network, Pass
+from pluto_edge.runtime.engine.modules import Modules
+from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.engine.objective import Objective
+from pluto_edge.runtime.engine.passes import Look, Pass
 from pluto_edge.runtime.engine.timing import Stages
 
 LITTLE = 0.05  # a module that has less say than this on every image is not run
@@ -124,7 +127,8 @@ def _learned(
     modules: Modules, prototypes: Prototypes, passed: Pass, blend: Blend, continuity: Continuity | None
 ) -> Prototypes:
     """With these images, as they were predicted; in the light of each other, where they are a stream's."""
-    probabilities, independence = blend.probabilities, 0.0
+    probabilities = blend.probabilities
+    independence = 0.0
     if continuity is not None:
         probabilities, after = continuity.follow(probabilities)
         independence = after.independence
@@ -158,11 +162,14 @@ def propose(
     `look` is of the batch, `recent` are x̂ of the last images, this batch's among them, and `continuity` is that of
     the images before it, if one image is to tell of the next.
     """
-    modules, threshold = network.modules, reliable_below(network, config)
+    modules = network.modules
+    threshold = reliable_below(network, config)
     aligning = config.sam == "batch" and config.objective != "entropy" and len(batch) >= ALIGN_FROM
     with stages("forward"):
         looks = looks_like(modules, recent, look.x_hat, config)
-    proposed, before, gathered = state, 0.0, state.gathered
+    proposed = state
+    entropy_before = 0.0
+    gathered = state.gathered
     for turn in range(ROUNDS if config.prototypes else 1):
         with stages("forward"):
             say = who_has_a_say(modules, proposed.prototypes, looks, config)
@@ -172,14 +179,14 @@ def propose(
         with stages("selector"):
             asked = passed.only(modules.specialists)
             if turn == 0 and asked.names and say.rest.max() > LITTLE:
-                before, gathered, proposed = update_selector(state, asked, config)
+                entropy_before, gathered, proposed = update_selector(state, asked, config)
             weights = say.weights(modules, proposed, passed)
             blended = predict(modules, proposed, passed, weights, config)
             if config.prototypes:
                 learned = _learned(modules, state.prototypes, passed, blended, continuity)
                 proposed = replace(proposed, prototypes=learned)
     order = selector.select(weights, config.top_m)[1]
-    after = mixed_entropy(weights, passed)
+    entropy_after = mixed_entropy(weights, passed)
     top = passed.names[order[0]]
     proposed = replace(proposed, top=top)
 
@@ -198,8 +205,8 @@ def propose(
         passed=passed,
         weights=weights,
         order=order,
-        entropy_before=before or after,
-        entropy_after=after,
+        entropy_before=entropy_before or entropy_after,
+        entropy_after=entropy_after,
         reliable=after_step.reliable,
         loss=after_step.loss,
         guessed=False,

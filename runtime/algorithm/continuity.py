@@ -18,9 +18,8 @@ fixed share of Herbster and Warmuth) lets a stream that was sticky for hours sto
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Wide = NDArray[np.float64]
+from pluto_edge._arrays import Wide
 
 STICKY = np.array([0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99])
 INDEPENDENT = 0.9  # how sure it is, before any image, that images have nothing to do with each other

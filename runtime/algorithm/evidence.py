@@ -14,12 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Wide
 from pluto_edge.runtime.algorithm.prototypes import DRIFT
 from pluto_edge.runtime.algorithm.selector import sigmoid, softmax
 from pluto_edge.signature import Signature
-
-Array = NDArray[np.float32]
-Wide = NDArray[np.float64]
 
 WINDOW = 64  # recent images
 FLOOR = 0.1  # of the mean variance, that every direction gets: covariances of a few hundred images overfit

@@ -10,8 +10,9 @@ from pluto_edge.config import AdaptConfig
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm.sharpness import current, reliable_below
 from pluto_edge.runtime.algorithm.state import State
-from pluto_edge.runtime.engine.network import Network, Pass, hold
+from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.engine.objective import Objective
+from pluto_edge.runtime.engine.passes import Pass, hold
 
 # of the images that are reliable; a gradient costs 2.2 passes forward: 2.2 < 1 + 2.2 r for all r from here on
 GUESS_FROM = 0.55
@@ -43,4 +44,5 @@ def guess_top(
     top = state.top
     if config.sam != "batch" or top is None or top not in names or state.reliable < GUESS_FROM:
         return None
-    return None if hold(seen, top, current(network, state, top)) else top
+    known = hold(seen, top, network.modules[top].digest_with(current(network, state, top)))
+    return None if known else top

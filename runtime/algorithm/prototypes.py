@@ -24,11 +24,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Wide
 from pluto_edge.runtime.algorithm.selector import softmax
 from pluto_edge.signature import Reference
-
-Array = NDArray[np.float32]
-Wide = NDArray[np.float64]
 
 KAPPA = 10.0  # images of a class that count as much as its source
 COMMON = 100.0  # κ₀, the same for the move of all classes together
@@ -52,6 +50,7 @@ class Seen:
 
     @classmethod
     def nothing(cls, classes: int, width: int) -> "Seen":
+        """Before the first image."""
         return cls(np.zeros(classes), np.zeros((classes, width)), np.zeros(1), np.zeros(width))
 
     def moves(self, means: Wide) -> Wide:
@@ -61,6 +60,7 @@ class Seen:
         return np.where(known[:, None], seen - means, 0.0)
 
     def times(self, share: float) -> "Seen":
+        """As if only this share of every image had been seen."""
         return Seen(**{name: share * value for name, value in vars(self).items()})
 
     def plus(self, sure: Wide, any_class: Wide, features: Wide) -> "Seen":
@@ -80,9 +80,11 @@ class Prototypes:
 
     @property
     def finite(self) -> bool:
+        """Whether it has neither NaN nor infinity."""
         return all(np.isfinite(v).all() for s in self.modules.values() for v in vars(s).values())
 
     def without(self, name: str) -> "Prototypes":
+        """As if this module had never run."""
         return replace(self, modules={k: v for k, v in self.modules.items() if k != name})
 
     def times(self, share: float) -> "Prototypes":
@@ -90,6 +92,7 @@ class Prototypes:
         return Prototypes({n: s.times(share) for n, s in self.modules.items()})
 
     def seen(self, name: str, reference: Reference) -> Seen:
+        """What one module has seen so far."""
         return self.modules.get(name) or Seen.nothing(*reference.means.shape)
 
     def move(self, name: str, reference: Reference) -> tuple[Wide, Wide]:

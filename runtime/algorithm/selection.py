@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Wide
 from pluto_edge.config import AdaptConfig
 from pluto_edge.modules import SelectorWeights
 from pluto_edge.runtime.algorithm import selector
-from pluto_edge.runtime.algorithm.state import Gathered, State, Wide
-from pluto_edge.runtime.engine.network import Pass
+from pluto_edge.runtime.algorithm.state import Gathered, State
+from pluto_edge.runtime.engine.passes import Pass
 
-ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPSILON = 1e-8
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Blend:
 
     @property
     def probabilities(self) -> Wide:
+        """[B,K], the softmax of the logits."""
         return selector.softmax(self.logits)
 
 
@@ -41,7 +44,7 @@ def update_selector(state: State, passed: Pass, config: AdaptConfig) -> tuple[fl
             state.gathered,
             state,
         )
-    before, gradient = selector.entropy_gradient(state.selector, passed.x_hat, passed.logits)
+    entropy_before, gradient = selector.entropy_gradient(state.selector, passed.x_hat, passed.logits)
     gathered = state.gathered.with_selector(gradient, len(passed.x_hat))
     gradient = {k: v / gathered.samples for k, v in gathered.selector.items()}
     tensors = {k: v.astype(np.float64) for k, v in state.selector.tensors.items()}
@@ -52,10 +55,11 @@ def update_selector(state: State, passed: Pass, config: AdaptConfig) -> tuple[fl
         if config.selector_optimizer == "adam":
             gradient, moments = _adam(gradient, moments)
         tensors = {k: v - config.selector_lr * gradient[k] for k, v in tensors.items()}
-    return before, gathered, replace(state, selector=_narrow(tensors), moments=moments, gathered=Gathered())
+    return entropy_before, gathered, replace(state, selector=_narrow(tensors), moments=moments, gathered=Gathered())
 
 
 def mixed_entropy(weights: Wide, passed: Pass) -> float:
+    """The mean entropy of the mixed pseudo-labels ŷ = Σ_j w_j softmax(l_j)."""
     mixed = np.einsum("bn,bnk->bk", weights, selector.softmax(passed.logits))
     return float(selector.entropy(mixed).mean())
 
@@ -73,8 +77,10 @@ def _narrow(tensors: Mapping[str, Wide]) -> SelectorWeights:
 
 def _adam(gradient: dict[str, Wide], moments: dict[str, Wide]) -> tuple[dict[str, Wide], dict[str, Wide]]:
     """The direction of Adam's step, and its memory; `moments` holds m, v and the count t."""
-    (b1, b2), t = ADAM_BETAS, float(moments.get("t", np.zeros(1))[0]) + 1
-    direction, memory = {}, {"t": np.array([t])}
+    b1, b2 = ADAM_BETAS
+    t = float(moments.get("t", np.zeros(1))[0]) + 1
+    direction = {}
+    memory = {"t": np.array([t])}
     for key, value in gradient.items():
         m = b1 * moments.get(f"m.{key}", np.zeros_like(value)) + (1 - b1) * value
         v = b2 * moments.get(f"v.{key}", np.zeros_like(value)) + (1 - b2) * np.square(value)

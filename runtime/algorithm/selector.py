@@ -12,10 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Array, Wide
 from pluto_edge.modules import SelectorWeights
-
-Array = NDArray[np.float32]
-Wide = NDArray[np.float64]
 
 EPSILON = 1e-5
 
@@ -27,7 +25,8 @@ def weights(g: SelectorWeights, x_hat: Array, logits: Array) -> Wide:
 
 def entropy_gradient(g: SelectorWeights, x_hat: Array, logits: Array) -> tuple[float, dict[str, Wide]]:
     """The mean entropy of the mixed pseudo-label ŷ = Σ_j w_j softmax(l_j), and its gradient for every tensor."""
-    f, p = _forward(g, x_hat, logits), softmax(logits)
+    f = _forward(g, x_hat, logits)
+    p = softmax(logits)
     mixed = np.einsum("bn,bnk->bk", f.weights, p)
     logs = np.log(np.maximum(mixed, np.finfo(np.float64).tiny))
     d_mixed = -(logs + 1) / len(mixed)
@@ -124,14 +123,17 @@ def select(weight: Wide, top_m: int | None) -> tuple[Wide, NDArray[np.intp]]:
 
 
 def silu(x: Wide) -> Wide:
+    """x sigmoid(x), the γ of the paper."""
     return x * sigmoid(x)
 
 
 def sigmoid(x: Wide) -> Wide:
+    """1 / (1 + exp(-x))"""
     return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))  # no overflow on either side
 
 
 def softmax(x: NDArray[np.floating]) -> Wide:
+    """Along the last axis, in float64."""
     x = x.astype(np.float64, copy=False)
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return np.asarray(e / e.sum(axis=-1, keepdims=True))

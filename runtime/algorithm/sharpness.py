@@ -16,8 +16,9 @@ from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
 from pluto_edge.runtime.algorithm.state import Gathered, State
 from pluto_edge.runtime.engine.affines import Affines
-from pluto_edge.runtime.engine.network import MEAN_ENTROPY, Gradient, Network, Pass
-from pluto_edge.runtime.engine.objective import Objective
+from pluto_edge.runtime.engine.network import Network
+from pluto_edge.runtime.engine.objective import MEAN_ENTROPY, Objective
+from pluto_edge.runtime.engine.passes import Gradient, Pass
 
 
 def reliable_below(network: Network, config: AdaptConfig) -> float:
@@ -118,12 +119,12 @@ def sharpness_aware(
     """v = ∇ at λ; ε = ρ v / ‖v‖; loss and ∇ at λ + ε. ρ = 0 is a plain gradient."""
     name = state.top
     assert name is not None
-    v = first.affines.only(config.ln_layers)
+    v = first.d_affines.only(config.ln_layers)
     if config.rho == 0 or v.norm == 0:
         return first.loss, v
     moved = current(network, state, name).plus(v, config.rho / v.norm)
     second = network.gradient(batch, samples, name, moved, objective)
-    return second.loss, second.affines.only(config.ln_layers)
+    return second.loss, second.d_affines.only(config.ln_layers)
 
 
 def descend(
@@ -160,4 +161,5 @@ def descend_gathered(
 
 
 def current(network: Network, state: State, name: str) -> Affines:
+    """λ of one module as it is now: what was learned, or else what was exported."""
     return state.affines.get(name) or network.modules[name].exported

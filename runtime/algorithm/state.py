@@ -7,12 +7,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Wide
 from pluto_edge.modules import SelectorWeights
 from pluto_edge.runtime.algorithm.prototypes import Prototypes
 from pluto_edge.runtime.engine.affines import Affines
 
-Array = NDArray[np.float32]
-Wide = NDArray[np.float64]
 T = TypeVar("T")
 
 
@@ -27,10 +26,12 @@ class Gathered:
     reliable: int = 0
 
     def with_selector(self, mean: Mapping[str, Wide], samples: int) -> "Gathered":
+        """With the selector's mean gradient over so many more images."""
         total = {k: self.selector.get(k, 0.0) + samples * v for k, v in mean.items()}
         return replace(self, selector=total, samples=self.samples + samples)
 
     def plus(self, name: str, mean: Affines, reliable: int) -> "Gathered":
+        """With the mean gradient of one module's affines over so many more reliable images."""
         total = self.affines[name].plus(mean, reliable) if name in self.affines else mean.times(reliable)
         return replace(self, affines={**self.affines, name: total}, reliable=self.reliable + reliable)
 
@@ -59,6 +60,8 @@ class State:
         average: SAR's moving average of the entropy.
         digests: by module the tensors (`Loaded.digest`) that affines, momentum and prototypes were learned with.
         steps, rollbacks, samples: counters since the state was fresh.
+        version: counts how often a learner's state was replaced; not saved. A step is taken only if the state still
+            has the version that the step started from.
     """
 
     selector: SelectorWeights
@@ -78,9 +81,11 @@ class State:
     steps: int = 0
     rollbacks: int = 0
     samples: int = 0
+    version: int = 0
 
     @property
     def finite(self) -> bool:
+        """Whether nothing that was learned or gathered is NaN or infinity."""
         tensors: list[NDArray[Any]] = [*self.selector.tensors.values(), *self.moments.values()]
         affines = (*self.affines.values(), *self.momentum.values(), *self.gathered.affines.values())
         numbers = all(np.isfinite(t).all() for t in tensors) and all(a.finite for a in affines)
@@ -107,6 +112,30 @@ class State:
             digests=without(self.digests, others),
         )
 
+    def without_module(self, name: str) -> "State":
+        """As if this module had never learned; what the selector has learned stays."""
+        return replace(
+            self,
+            affines=without(self.affines, [name]),
+            momentum=without(self.momentum, [name]),
+            prototypes=self.prototypes.without(name),
+            compared=(),
+        )
+
+    def reopened(self, selector: SelectorWeights) -> "State":
+        """For another domain: modules are chosen anew with this selector, prototypes start anew, affines stay."""
+        return replace(
+            self,
+            selector=selector,
+            moments={},
+            momentum={},
+            gathered=Gathered(),
+            prototypes=Prototypes(),
+            top=None,
+            compared=(),
+            average=None,
+        )
+
     def shrunk(self, share: float, selector: SelectorWeights, exported: Mapping[str, Affines]) -> "State":
         """A share of the way from the exported weights to what was learned; its momentum is gone."""
         tensors = {k: v + np.float32(share) * (self.selector.tensors[k] - v) for k, v in selector.tensors.items()}
@@ -131,4 +160,5 @@ class State:
 
 
 def without(values: Mapping[str, T], keys: Collection[str]) -> dict[str, T]:
+    """All values but those of these keys."""
     return {k: v for k, v in values.items() if k not in keys}

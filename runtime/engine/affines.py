@@ -1,11 +1,12 @@
 """`Affines`: what a module's LayerNorms are given, and what the gradient graph gives back."""
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float32]
+from pluto_edge._arrays import Array
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Affines:
         return Affines(self.scale + f * other.scale, self.bias + f * other.bias)
 
     def times(self, factor: float) -> "Affines":
+        """factor * self"""
         return Affines(self.scale * np.float32(factor), self.bias * np.float32(factor))
 
     def only(self, rows: tuple[int, ...] | None) -> "Affines":
@@ -33,9 +35,18 @@ class Affines:
 
     @property
     def norm(self) -> float:
+        """The Euclidean norm of scale and bias together."""
         squares = (np.square(v, dtype=np.float64).sum() for v in (self.scale, self.bias))
         return float(np.sqrt(sum(squares)))
 
     @property
     def finite(self) -> bool:
+        """Whether it has neither NaN nor infinity."""
         return bool(np.isfinite(self.scale).all() and np.isfinite(self.bias).all())
+
+    @cached_property
+    def digest(self) -> str:
+        """Of every bit of it: what was computed with affines of the same digest still holds."""
+        found = hashlib.sha256(np.ascontiguousarray(self.scale).tobytes())
+        found.update(np.ascontiguousarray(self.bias).tobytes())
+        return found.hexdigest()

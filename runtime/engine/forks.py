@@ -12,6 +12,8 @@ __all__ = ["renew_after_fork"]
 
 
 class Renewable(Protocol):
+    """Something with locks or threads."""
+
     def renew(self) -> None:
         """Locks that nobody holds, and no thread."""
 
@@ -20,6 +22,7 @@ _all: WeakSet[Renewable] = WeakSet()
 
 
 def renew_after_fork(thing: Renewable) -> None:
+    """Call `thing.renew()` in every process that is forked from this one, for as long as the thing lives."""
     _all.add(thing)
 
 

@@ -16,12 +16,14 @@ class Gate:
     there is always one, learning would never end. It waits up to four times as long as its last graph took."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
-        self._clock, self._here = clock, threading.local()
+        self._clock = clock
+        self._here = threading.local()
         self._patience = PATIENCE
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
+        """Called in a forked process: no lock is held there, and no prediction is under way."""
         self._condition = threading.Condition()
         self._urgent = 0
 

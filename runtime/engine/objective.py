@@ -3,13 +3,11 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pluto_edge._arrays import Array
 from pluto_edge.errors import ConfigError
 
-__all__ = ["Objective"]
-
-Array = NDArray[np.float32]
+__all__ = ["MEAN_ENTROPY", "Objective"]
 
 
 @dataclass(frozen=True)
@@ -53,3 +51,6 @@ class Objective:
     def part(self, rows: slice) -> "Objective":
         """The same of some of the samples."""
         return self if self.target is None else replace(self, target=self.target[rows])
+
+
+MEAN_ENTROPY = Objective()  # of all samples

@@ -17,7 +17,8 @@ from pluto_edge.runtime.engine.contract import Contract
 
 __all__ = ["Engine", "Graph", "Tensor", "loads"]
 
-CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
 Provider = str | tuple[str, dict[str, Any]]
 Tensor = Any  # an onnxruntime.OrtValue: a tensor on the engine's device
 
@@ -90,7 +91,10 @@ class Graph:
     def __init__(
         self, session: "ort.InferenceSession", device: str, contract: Contract | None = None, name: str = "a graph"
     ) -> None:
-        self._session, self._device, self._contract, self._name = session, device, contract, name
+        self._session = session
+        self._device = device
+        self._contract = contract
+        self._name = name
         self.inputs = tuple(i.name for i in session.get_inputs())
         self.outputs = tuple(o.name for o in session.get_outputs())
 
@@ -113,7 +117,8 @@ class Graph:
         """ONNX Runtime only logs it when an output has another shape than the graph says."""
         (batch,) = {inputs[n].shape()[0] for n, shape in contract.inputs.items() if None in shape}
         for name, shape in contract.outputs.items():
-            want, got = [batch if n is None else n for n in shape], list(outputs[name].shape())
+            want = [batch if n is None else n for n in shape]
+            got = list(outputs[name].shape())
             if want != got:
                 raise BundleError(f"{self._name}: output {name!r} has the shape {got}, the manifest says {want}")
 
@@ -133,6 +138,7 @@ def loads(provider: Provider) -> str:
 
 
 def usable_cores() -> int:
+    """How many this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

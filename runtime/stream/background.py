@@ -21,19 +21,17 @@ class LearningThread:
         renew_after_fork(self)
 
     def renew(self) -> None:
+        """Called in a forked process: the thread is not there."""
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         self._ident: int | None = None
 
     def submit(self, call: Callable[..., None], *arguments: object) -> Future[None]:
+        """Make this call in the thread, after those that wait already."""
         with self._lock:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, "pluto-learning", self._begin)
             return self._executor.submit(call, *arguments)
-
-    @property
-    def running(self) -> bool:
-        return self._executor is not None
 
     @property
     def here(self) -> bool:
@@ -43,7 +41,8 @@ class LearningThread:
     def close(self) -> None:
         """When what it does is done; a call from inside does not wait for that."""
         with self._lock:
-            executor, self._executor = self._executor, None
+            executor = self._executor
+            self._executor = None
         if executor is not None:
             executor.shutdown(wait=not self.here)
 

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime.engine.network import Pass
+from pluto_edge.runtime.engine.passes import Pass
 from pluto_edge.runtime.learner import Learner
 
 EVERY = 16  # frames, from one comparison to the next: a sixteenth of a prediction a frame
@@ -41,6 +41,7 @@ class Canary:
         self._differs.append(int(exported.probabilities[0].argmax()) != label)
 
     def stepped(self) -> None:
+        """A step was taken or not: how far the leader's features are is known anew."""
         leader, misfit = self._misfit()
         if misfit is not None:
             self._first.setdefault(leader, misfit)
@@ -52,6 +53,7 @@ class Canary:
 
     @property
     def signs(self) -> Signs:
+        """As they are now."""
         differs = tuple(self._differs)
         leader, misfit = self._misfit()
         return Signs(
@@ -64,7 +66,8 @@ class Canary:
 
     def _misfit(self) -> tuple[str, float | None]:
         """Of the module that led the last step; None until it has seen enough, or where it has no signature."""
-        state, references = self._learner.state, self._learner.network.modules.references
+        state = self._learner.state
+        references = self._learner.network.modules.references
         leader = state.top or ""
         if leader not in references:
             return leader, None

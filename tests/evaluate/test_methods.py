@@ -20,6 +20,7 @@ from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.targets import Stream, StreamBatch
 from pluto_edge.runtime.algorithm.selector import entropy, softmax
 from pluto_edge.runtime.engine.network import Network
+from pluto_edge.runtime.engine.session import Graph
 from pluto_edge.runtime.learner import Learner
 from pluto_edge.store import Store
 from pluto_edge.tolerances import GRADIENT, LOGITS_FP32, TRAJECTORY_AFFINES, TRAJECTORY_LOGITS, relative_error
@@ -160,7 +161,7 @@ def test_single_and_zero_shot_never_run_the_network(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the network was run")
 
-    monkeypatch.setattr(Network, "_run", refuse)
+    monkeypatch.setattr(Graph, "__call__", refuse)
     batch = batches(stream)[0]
     single = Single(bench, NAME, NoConfig())
     assert relative_error(single.step(batch), plain.logits[:, 1]) < LOGITS_FP32

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from pluto_edge import AdaptConfig, NotFiniteError, Preprocessing, Runtime
 from pluto_edge._files import sha256
 from pluto_edge.errors import BundleError, ConfigError
+from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.engine.affines import Affines
 from pluto_edge.train.signature import make_signature
 
@@ -41,7 +42,7 @@ def sign(bundle: Path) -> None:
     """Signatures for all modules, and the first becomes the generalist: predictions go beyond the paper."""
     runtime, rng = Runtime(bundle), np.random.default_rng(0)
     images = rng.standard_normal((64, 3, 40, 32)).astype(np.float32)
-    passed = runtime._network.run(runtime._batch(images), {}, activations=True)
+    passed = runtime.learner.network.run(ImageBatch(images, runtime.manifest.preprocessing), {}, activations=True)
     for column, name in enumerate(NAMES):
 
         def change(tensors: dict[str, np.ndarray], column: int = column) -> None:
@@ -102,20 +103,20 @@ def test_one_that_is_finite_is_as_if_alone(
 def test_where_all_modules_are_not_finite_it_is_an_error(bundle: Path, frames: np.ndarray) -> None:
     spoil(bundle, NAMES)
     runtime = Runtime(bundle, config=CONFIG)
-    before = runtime._learner.state
+    before = runtime.learner.state
     with pytest.raises(NotFiniteError, match="domain-0"):
         runtime.predict(frames)
     with pytest.raises(NotFiniteError):
         runtime.step(frames)
     assert runtime.events[-1].kind == "rollback"
-    assert runtime._learner.state.affines == before.affines
+    assert runtime.learner.state.affines == before.affines
 
 
 def test_huge_pixels_are_an_error_and_leave_no_trace(bundle: Path, frames: np.ndarray) -> None:
     runtime = Runtime(bundle, config=CONFIG)
     for _ in range(2):
         runtime.step(frames)
-    state, want = runtime._learner.state, runtime.predict(frames).logits
+    state, want = runtime.learner.state, runtime.predict(frames).logits
     huge = np.full((2, 3, 40, 32), 3e38, np.float32)
     with pytest.raises(NotFiniteError):
         runtime.predict(huge)
@@ -126,7 +127,7 @@ def test_huge_pixels_are_an_error_and_leave_no_trace(bundle: Path, frames: np.nd
             stream(huge[:1])
         assert all(sound(stream(f)) for f in frames)
     np.testing.assert_array_equal(runtime.predict(frames).logits, want)
-    assert runtime._learner.state.affines is state.affines and runtime._learner.state.selector is state.selector
+    assert runtime.learner.state.affines is state.affines and runtime.learner.state.selector is state.selector
     runtime.close()
 
 
@@ -134,10 +135,10 @@ def test_what_was_learned_is_taken_back_where_nothing_is_finite(bundle: Path, fr
     runtime = Runtime(bundle, config=CONFIG)
     want = Runtime(bundle, config=CONFIG).predict(frames).logits
     huge = np.full((7, 48), 3e38, np.float32)
-    runtime._learner.state = replace(runtime._learner.state, affines={n: Affines(huge, huge) for n in NAMES})
+    runtime.learner.state = replace(runtime.learner.state, affines={n: Affines(huge, huge) for n in NAMES})
     got = runtime.step(frames)
     assert runtime.events[-1].kind == "rollback" and "not finite" in runtime.events[-1].reason
-    assert not runtime._learner.state.affines and sound(got)
+    assert not runtime.learner.state.affines and sound(got)
     np.testing.assert_allclose(got.logits, want, atol=1e-4)
 
 

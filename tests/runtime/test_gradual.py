@@ -62,31 +62,31 @@ def test_by_degrees_and_then_altogether(make_bundle: Callable[..., Path], monkey
     for seed in range(3):
         runtime.step(images(seed))
     exported = Runtime(make_bundle(), config=CONFIG).predict(images(9))
-    before = runtime._learner.state
+    before = runtime.learner.state
     assert before.affines and before.momentum and [e.kind for e in runtime.events] == ["step"] * 3
     monkeypatch.setattr(guard, "may_stay", lambda compared: 0.4)
     for degree in (1, 2):
         said = runtime.step(images(9))
-        state = runtime._learner.state
-        want = np.array(distances(before, runtime._network)) * 0.4**degree
-        assert distances(state, runtime._network) == pytest.approx(want, rel=1e-3)
+        state = runtime.learner.state
+        want = np.array(distances(before, runtime.learner.network)) * 0.4**degree
+        assert distances(state, runtime.learner.network) == pytest.approx(want, rel=1e-3)
         assert state.kept == pytest.approx(0.4**degree) and not state.momentum and not state.compared
         assert (
             runtime.events[-1].kind == "rollback" and "40% of what was learned stays" in runtime.events[-1].reason
         )
     runtime.step(images(9))
     assert "all that was learned is taken back" in runtime.events[-1].reason
-    assert not runtime._learner.state.affines and runtime._learner.state.selector is runtime._network.selector
+    assert not runtime.learner.state.affines and runtime.learner.state.selector is runtime.learner.network.selector
     np.testing.assert_array_equal(runtime.predict(images(9)).logits, exported.logits)
     assert said.labels.tolist() == exported.labels.tolist()  # a batch that raised the doubt is not predicted by it
-    assert runtime._learner.state.rollbacks == 3
+    assert runtime.learner.state.rollbacks == 3
 
 
 @pytest.mark.usefixtures("gradual")
 def test_what_does_no_harm_gets_its_credit_back(make_bundle: Callable[..., Path]) -> None:
     runtime = Runtime(make_bundle(), config=CONFIG)
     runtime.step(images(0))
-    learner = runtime._learner
+    learner = runtime.learner
     learner.state = replace(learner.state, kept=0.3, compared=((False, 0.5),) * guard.RECENT)
     runtime.step(images(1))
     assert (
@@ -104,11 +104,11 @@ def test_one_image_in_four_is_compared(make_bundle: Callable[..., Path], monkeyp
         runtime = Runtime(make_bundle(), config=replace(CONFIG, min_reliable=0, entropy_margin=1.0))
         for seed in range(steps):
             runtime.step(images(seed)[:size])
-        assert len(runtime._learner.state.compared) == {16: 8, 1: 2}[size]  # before the first there was nothing
+        assert len(runtime.learner.state.compared) == {16: 8, 1: 2}[size]  # before the first there was nothing
     unguarded = Runtime(make_bundle(), config=replace(CONFIG, guard=False))
     for seed in range(3):
         unguarded.step(images(seed))
-    assert unguarded._learner.state.compared == ()
+    assert unguarded.learner.state.compared == ()
 
 
 # a small dose of benchmarks/collapse.py

@@ -50,7 +50,7 @@ def runtime(make_bundle: Callable[..., Path]) -> Runtime:
 def learned(runtime: Runtime, steps: int = 3) -> Runtime:
     for images in batches(steps):
         runtime.step(images)
-    assert runtime._learner.state.affines
+    assert runtime.learner.state.affines
     return runtime
 
 
@@ -65,7 +65,7 @@ def test_step_adapt_and_call_learn_and_predict_does_not(make_bundle: Callable[..
     event = three.adapt(images)
     np.testing.assert_array_equal(stepped.logits, called.logits)
     assert isinstance(event, Event) and event.kind == "step"
-    assert same(one._learner.state, two._learner.state) and same(one._learner.state, three._learner.state)
+    assert same(one.learner.state, two.learner.state) and same(one.learner.state, three.learner.state)
     after = one.predict(images)
     assert not np.array_equal(before.logits, after.logits)
     np.testing.assert_array_equal(one.predict(images).logits, after.logits)
@@ -111,7 +111,7 @@ def test_layers_that_are_not_there(make_bundle: Callable[..., Path]) -> None:
 
 def test_an_exception_changes_nothing(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     learned(runtime)
-    before = runtime._learner.state
+    before = runtime.learner.state
 
     def fail(*arguments: object) -> None:
         raise RuntimeError("the device is on fire")
@@ -119,7 +119,7 @@ def test_an_exception_changes_nothing(runtime: Runtime, monkeypatch: pytest.Monk
     monkeypatch.setattr(sharpness, "sharpness_aware", fail)
     with pytest.raises(RuntimeError, match="on fire"):
         runtime.step(batches(1)[0])
-    assert same(before, runtime._learner.state)
+    assert same(before, runtime.learner.state)
     assert runtime.events[-1].kind == "rollback" and "on fire" in runtime.events[-1].reason
     monkeypatch.undo()
     runtime.step(batches(1)[0])
@@ -131,7 +131,7 @@ def test_an_update_that_is_not_finite_changes_nothing(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     learned(runtime)
-    before, (images,) = runtime._learner.state, batches(1, seed=9)
+    before, (images,) = runtime.learner.state, batches(1, seed=9)
     want = runtime.predict(images)
     original = sharpness.sharpness_aware
 
@@ -144,19 +144,19 @@ def test_an_update_that_is_not_finite_changes_nothing(
     monkeypatch.setattr(sharpness, "sharpness_aware", poison)
     got = runtime.step(images)
     assert runtime.events[-1].kind == "rollback" and "not finite" in runtime.events[-1].reason
-    assert same(before, runtime._learner.state)
+    assert same(before, runtime.learner.state)
     np.testing.assert_allclose(got.logits, want.logits, atol=1e-5)  # as if there had been no step
 
 
 def test_logits_that_are_not_finite_go_back_to_the_export(runtime: Runtime) -> None:
     learned(runtime)
-    state = runtime._learner.state
+    state = runtime.learner.state
     huge = {n: Affines(a.scale * np.float32(1e30), a.bias) for n, a in state.affines.items()}
-    runtime._learner.state = replace(state, affines=huge)
+    runtime.learner.state = replace(state, affines=huge)
     (images,) = batches(1)
     got = runtime.step(images)
     assert "not finite" in runtime.events[-1].reason
-    assert not runtime._learner.state.affines
+    assert not runtime.learner.state.affines
     assert np.isfinite(got.logits).all()
 
 
@@ -164,19 +164,19 @@ def test_too_few_reliable_samples_change_nothing(make_bundle: Callable[..., Path
     runtime = Runtime(make_bundle(), config=replace(CONFIG, entropy_margin=1e-6))
     runtime.step(batches(1)[0])
     assert runtime.events[-1].kind == "rollback" and "0 reliable samples, want 1" in runtime.events[-1].reason
-    assert same(runtime._learner.state, Runtime(make_bundle())._learner.state)
+    assert same(runtime.learner.state, Runtime(make_bundle()).learner.state)
     runtime = Runtime(make_bundle(), config=replace(CONFIG, entropy_margin=1e-6, min_reliable=0))
     runtime.step(batches(1)[0])  # to the letter of the paper: the selector learns all the same
     assert runtime.events[-1].kind == "step"
-    assert not same(runtime._learner.state, Runtime(make_bundle())._learner.state)
+    assert not same(runtime.learner.state, Runtime(make_bundle()).learner.state)
 
 
 def test_bad_images_change_nothing(runtime: Runtime) -> None:
     learned(runtime)
-    before, seen = runtime._learner.state, len(runtime.events)
+    before, seen = runtime.learner.state, len(runtime.events)
     with pytest.raises(ValueError, match="want"):
         runtime.step(np.zeros((3, 3), np.uint8))
-    assert runtime._learner.state is before and len(runtime.events) == seen
+    assert runtime.learner.state is before and len(runtime.events) == seen
 
 
 # the guard
@@ -251,14 +251,14 @@ def test_a_stream_of_one_class_is_not_a_collapse(make_bundle: Callable[..., Path
     for start in range(0, 200, 8):
         runtime.step(one[np.arange(start, start + 8) % len(one)])
     assert [e.reason for e in runtime.events if e.kind == "rollback"] == []
-    assert runtime._learner.state.evidence  # it was suspected, judged, and let go
+    assert runtime.learner.state.evidence  # it was suspected, judged, and let go
 
 
 def test_recovery_resets(make_bundle: Callable[..., Path]) -> None:
     runtime = Runtime(make_bundle(), config=replace(CONFIG, recovery=0.99))
     runtime.step(batches(1)[0])
     assert "recovery" in runtime.events[-1].reason
-    assert not runtime._learner.state.affines
+    assert not runtime.learner.state.affines
 
 
 # reset, save, restore
@@ -278,13 +278,13 @@ def test_reset_is_bit_for_bit(make_bundle: Callable[..., Path], runtime: Runtime
 
 def test_reset_of_one_module(runtime: Runtime) -> None:
     learned(runtime)
-    state = runtime._learner.state
+    state = runtime.learner.state
     name = next(iter(state.affines))
     other = Affines(state.affines[name].scale + 1, state.affines[name].bias)
-    runtime._learner.state = replace(state, affines={**state.affines, "domain-x": other})
+    runtime.learner.state = replace(state, affines={**state.affines, "domain-x": other})
     runtime.reset(name)
-    assert set(runtime._learner.state.affines) == {"domain-x", *state.affines} - {name}
-    np.testing.assert_array_equal(runtime._learner.state.selector.up_x, state.selector.up_x)
+    assert set(runtime.learner.state.affines) == {"domain-x", *state.affines} - {name}
+    np.testing.assert_array_equal(runtime.learner.state.selector.up_x, state.selector.up_x)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -295,11 +295,11 @@ def test_a_restored_runtime_goes_on_as_if_never_stopped(
     one, two = (Runtime(make_bundle(), config=config) for _ in range(2))
     learned(one).save(tmp_path / "deep/state.safetensors")
     two.restore(tmp_path / "deep/state.safetensors")
-    assert same(one._learner.state, two._learner.state)
+    assert same(one.learner.state, two.learner.state)
     for images in batches(3, seed=4):
         np.testing.assert_array_equal(one.step(images).logits, two.step(images).logits)
-    assert same(one._learner.state, two._learner.state)
-    assert one._learner.state.steps == two._learner.state.steps == 6
+    assert same(one.learner.state, two.learner.state)
+    assert one.learner.state.steps == two.learner.state.steps == 6
 
 
 def test_damaged_states(make_bundle: Callable[..., Path], runtime: Runtime, tmp_path: Path) -> None:
@@ -307,22 +307,22 @@ def test_damaged_states(make_bundle: Callable[..., Path], runtime: Runtime, tmp_
     with pytest.raises(StoreError, match="no whole state"):
         runtime.restore(file)
     learned(runtime, 2).save(file)
-    older = runtime._learner.state
+    older = runtime.learner.state
     learned(runtime, 3).save(file)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["state", "state.previous"]
     data = bytearray(file.read_bytes())
     data[-3] ^= 1  # a flipped bit in a tensor: still a readable file
     file.write_bytes(data)
     runtime.restore(file)
-    assert same(runtime._learner.state, older)
+    assert same(runtime.learner.state, older)
     file.write_bytes(data[: len(data) // 2])
     runtime.restore(file)
-    assert same(runtime._learner.state, older)
+    assert same(runtime.learner.state, older)
     file.with_name("state.previous").unlink()
-    before = runtime._learner.state
+    before = runtime.learner.state
     with pytest.raises(StoreError, match="no whole state"):
         runtime.restore(file)
-    assert runtime._learner.state is before
+    assert runtime.learner.state is before
 
 
 def test_a_state_of_another_bundle_is_refused(
@@ -342,7 +342,7 @@ from types import SimpleNamespace
 import numpy as np
 from pluto_edge.modules import Dims, SelectorWeights
 from pluto_edge.runtime import persistence
-from pluto_edge.runtime.engine.network import Modules
+from pluto_edge.runtime.engine.modules import Modules
 from pluto_edge.runtime.engine.affines import Affines
 from pluto_edge.runtime.algorithm.state import State
 
@@ -405,10 +405,10 @@ def test_modules_come_and_go(
     make_bundle: Callable[..., Path], make_store: Callable[..., Store], runtime: Runtime, tmp_path: Path
 ) -> None:
     learned(runtime)
-    state, (images,) = runtime._learner.state, batches(1)
+    state, (images,) = runtime.learner.state, batches(1)
     three = runtime.predict(images)
     assert runtime.add_module(module_folder(make_store, tmp_path / "s")) == "late"
-    assert runtime._learner.state is state
+    assert runtime.learner.state is state
     four = runtime.predict(images)
     assert four.modules == (*three.modules, "late") and four.weights.shape == (6, 4)
     runtime.step(images)
@@ -467,7 +467,7 @@ def test_a_state_with_a_module_that_is_not_there(
     make_store: Callable[..., Store], make_bundle: Callable[..., Path], runtime: Runtime, tmp_path: Path
 ) -> None:
     learned(runtime)
-    name = next(iter(runtime._learner.state.affines))
+    name = next(iter(runtime.learner.state.affines))
     runtime.save(tmp_path / "state")
     runtime.remove_module(name)
     with pytest.raises(StoreError, match=f"module '{name}', which is not loaded"):
@@ -505,7 +505,7 @@ def test_a_callback_that_raises_is_no_part_of_learning(
     learned(loud)
     loud.reset("domain-0")
     quiet.reset("domain-0")
-    assert same(quiet._learner.state, loud._learner.state)
+    assert same(quiet.learner.state, loud.learner.state)
     assert [e.kind for e in loud.events] == [e.kind for e in quiet.events] == ["step"] * 3 + ["reset"]
     assert loud.callback_errors == 4 and caplog.text.count("the callback is on fire") >= 4
     with loud.stream(batch=4, on_event=fail) as stream:
@@ -576,14 +576,14 @@ def test_threads_are_as_if_one_after_another(make_bundle: Callable[..., Path]) -
     """The same batch from several threads: every step sees a whole state, and the end is that of a loop."""
     (images,) = batches(1)
     alone, shared = (Runtime(make_bundle(), config=CONFIG) for _ in range(2))
-    states = [alone._learner.state]
+    states = [alone.learner.state]
     for _ in range(12):
         alone.step(images)
-        states.append(alone._learner.state)
+        states.append(alone.learner.state)
     allowed = []
     probe = Runtime(make_bundle(), config=CONFIG)
     for state in states:
-        probe._learner.state = state
+        probe.learner.state = state
         allowed.append(probe.predict(images).logits)
     predictions: list[np.ndarray] = []
 
@@ -600,7 +600,7 @@ def test_threads_are_as_if_one_after_another(make_bundle: Callable[..., Path]) -
     for thread in threads:
         thread.join()
     assert [e.step for e in shared.events] == list(range(1, 13))
-    for name, affines in alone._learner.state.affines.items():
-        np.testing.assert_allclose(shared._learner.state.affines[name].scale, affines.scale, atol=1e-6)
+    for name, affines in alone.learner.state.affines.items():
+        np.testing.assert_allclose(shared.learner.state.affines[name].scale, affines.scale, atol=1e-6)
     for logits in predictions:
         assert min(np.abs(logits - a).max() for a in allowed) < 1e-5

@@ -26,7 +26,7 @@ from pluto_edge.runtime import persistence
 from pluto_edge.runtime.algorithm.prototypes import Prototypes, Seen
 from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.engine.affines import Affines
-from pluto_edge.runtime.engine.network import Modules
+from pluto_edge.runtime.engine.modules import Modules
 from tests.faults import every_fault
 
 DIMS = Dims("vpt", 4, 48, 3, 7)
@@ -69,7 +69,7 @@ def rewrite(file: Path, tensors: dict[str, Any] | None = None, **metadata: str) 
     new = {**old, **metadata}
     arrays = kept if tensors is None else tensors
     if "digest" not in metadata and new["schema_version"].isdecimal():
-        new["digest"] = persistence._digest(arrays, new)
+        new["digest"] = persistence.digest_of(arrays, new)
     file.unlink()
     save_file(arrays, file, new)
 
@@ -204,7 +204,7 @@ def test_commands_go_on_from_the_previous_state(
     assert main(command) == 0
     runtime = Runtime(make_bundle())
     runtime.restore(file)
-    assert runtime._learner.state.steps == 2
+    assert runtime.learner.state.steps == 2
 
 
 # files that are not what they were

@@ -79,7 +79,7 @@ def test_micro_batches_do_not_show(make_bundle: Callable[..., Path], frames: np.
     runtime = Runtime(make_bundle())
     want = runtime.predict(frames)
     for size in (1, 3, 64):
-        runtime._network.micro_batch = size
+        runtime.learner.network.graphs.micro_batch = size
         np.testing.assert_allclose(runtime.predict(frames).logits, want.logits, atol=1e-5)
 
 

@@ -12,6 +12,7 @@ import pytest
 from pluto_edge import AdaptConfig, Runtime
 from pluto_edge.errors import StoreError
 from pluto_edge.modules import Module
+from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import sharpness, step
 from pluto_edge.store import Store
 
@@ -44,7 +45,7 @@ def taught(runtime: Runtime) -> None:
         runtime.remove_module(name)
     for seed in range(3):
         runtime.step(images(seed))
-    assert "domain-0" in runtime._learner.state.affines
+    assert "domain-0" in runtime.learner.state.affines
 
 
 @pytest.mark.parametrize(("where", "name"), [(step, "update_selector"), (sharpness, "sharpness_aware")])
@@ -72,7 +73,7 @@ def test_modules_that_leave_during_a_step(
             learner = line.learner
         else:
             runtime.step(images())
-            learner = runtime._learner
+            learner = runtime.learner
         event = next(e for e in learner.events if e.kind != "module")
         assert event.kind == "step" and set(left) < set(event.weights)
         later = runtime.step(images(1))
@@ -119,14 +120,14 @@ def test_what_was_learned_belongs_to_the_tensors_that_learned_it(
     runtime.remove_module("domain-0")
     other = folder(make_store, tmp_path / "other", factor=3.0)
     runtime.add_module(other)
-    fresh = Runtime(runtime._network.bundle.path, config=CONFIG)
+    fresh = Runtime(runtime.learner.network.bundle.path, config=CONFIG)
     for name in ("domain-0", "domain-2"):
         fresh.remove_module(name)
     fresh.add_module(other)
-    fresh._learner.state = replace(fresh._learner.state, selector=runtime._learner.state.selector)
+    fresh.learner.state = replace(fresh.learner.state, selector=runtime.learner.state.selector)
     np.testing.assert_array_equal(runtime.predict(images(9)).logits, fresh.predict(images(9)).logits)
     runtime.step(images(9))
-    assert runtime._learner.state.rollbacks == 0
+    assert runtime.learner.state.rollbacks == 0
     with pytest.raises(StoreError, match="another module 'domain-0'"):
         runtime.restore(tmp_path / "state")
 
@@ -147,6 +148,6 @@ def test_a_step_under_way_does_not_teach_the_module_that_takes_a_place(
 
     monkeypatch.setattr(sharpness, "sharpness_aware", swap)
     runtime.step(images(5))
-    with_affines = runtime._network.run(runtime._batch(images(9)), {})
-    seen = runtime._learner.predict(runtime._batch(images(9)))[1]
+    with_affines = runtime.learner.network.run(ImageBatch(images(9), runtime.manifest.preprocessing), {})
+    seen = runtime.learner.predict(ImageBatch(images(9), runtime.manifest.preprocessing))[1]
     np.testing.assert_array_equal(seen.of("domain-0"), with_affines.of("domain-0"))

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pluto_edge import AdaptConfig, Runtime, tolerances
-from pluto_edge.manifest import ADAPT
 from pluto_edge.modules import Kind, SelectorWeights
+from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
 from pluto_edge.runtime.algorithm.logits import guess_top
 from pluto_edge.runtime.engine.objective import Objective
@@ -96,7 +96,7 @@ def test_trajectory_equals_torch(
     for number in range(STEPS):
         images = rng.integers(0, 256, (BATCH, 44, 36, 3), dtype=np.uint8)
         want, got = reference.step(images), runtime.step(images)
-        event, state = runtime.events[-1], runtime._learner.state
+        event, state = runtime.events[-1], runtime.learner.state
         assert event.kind == "step", event.reason
         assert (event.top, event.step) == (want["top"], number + 1)
         assert config.sam is None or event.reliable == reference.reliable
@@ -110,8 +110,8 @@ def test_trajectory_equals_torch(
             assert relative_error(affines.scale, scale) < tolerances.TRAJECTORY_AFFINES
             assert relative_error(affines.bias, bias) < tolerances.TRAJECTORY_AFFINES
     if config.sam:
-        moved = runtime._learner.state.affines
-        start = runtime._network.modules[tops[0]].exported
+        moved = runtime.learner.state.affines
+        start = runtime.learner.network.modules[tops[0]].exported
         assert set(moved) == set(tops)
         assert np.abs(moved[tops[0]].scale - start.scale).max() > 1e-3  # it went somewhere
 
@@ -123,12 +123,12 @@ def test_a_right_guess_changes_nothing_but_time(make_bundle: Callable[..., Path]
     rng, right = np.random.default_rng(5), 0
     for _ in range(6):
         images = rng.integers(0, 256, (BATCH, 44, 36, 3), dtype=np.uint8)
-        twice._learner.state = type(twice._learner.state)(**{**vars(twice._learner.state), "top": None})
+        twice.learner.state = type(twice.learner.state)(**{**vars(twice.learner.state), "top": None})
         a, b = reuse.step(images), twice.step(images)
         right += reuse.events[-1].guessed
         assert not twice.events[-1].guessed
         np.testing.assert_allclose(a.logits, b.logits, atol=1e-4)
-        first, second = reuse._learner.state.affines, twice._learner.state.affines
+        first, second = reuse.learner.state.affines, twice.learner.state.affines
         for name in first:
             np.testing.assert_allclose(first[name].scale, second[name].scale, atol=1e-5)
     assert right > 0
@@ -140,14 +140,14 @@ def test_few_reliable_samples_are_not_guessed_for(make_bundle: Callable[..., Pat
     images = np.random.default_rng(5).integers(0, 256, (BATCH, 44, 36, 3), dtype=np.uint8)
     runtime = Runtime(make_bundle("vpt", 5), config=replace(CONFIGS["batch"], ln_lr=0.0, selector_lr=0.0))
     runtime.step(images)
-    logits = runtime._network.run(runtime._batch(images), {}).of(runtime._learner.state.top)
+    learner, batch = runtime.learner, ImageBatch(images, runtime.manifest.preprocessing)
+    logits = learner.network.run(batch, {}).of(learner.state.top)
     middle = float(np.median(selector.entropy(selector.softmax(logits))))
-    runtime._learner.config = replace(runtime.config, filter=True, entropy_margin=middle / np.log(logits.shape[1]))
-    learner, batch = runtime._learner, runtime._batch(images)
+    learner.config = replace(runtime.config, filter=True, entropy_margin=middle / np.log(logits.shape[1]))
     calls = count_images(runtime)
     top, names = learner.state.top, runtime.modules
     assert top is not None
-    config, network = runtime.config, runtime._network
+    config, network = runtime.config, runtime.learner.network
     assert guess_top(network, replace(learner.state, reliable=0.6), names, config, ()) == top
     assert guess_top(network, replace(learner.state, reliable=0.5), names, config, ()) is None
     _, seen = learner.predict(batch)
@@ -164,38 +164,39 @@ def test_few_reliable_samples_are_not_guessed_for(make_bundle: Callable[..., Pat
 def count_images(runtime: Runtime) -> Counter[str]:
     """How many images went through the gradient graph."""
     calls: Counter[str] = Counter()
-    graph = runtime._network.adapt
+    graphs = runtime.learner.network.graphs
+    differentiate = graphs.differentiate
 
-    def counted(inputs):
-        calls["adapt"] += inputs["tokens"].shape()[0]
-        return graph(inputs)
+    def counted(piece, *arguments):
+        calls["adapt"] += piece.tokens.shape()[0]
+        return differentiate(piece, *arguments)
 
-    runtime._network._late[ADAPT] = counted
+    graphs.differentiate = counted
     return calls
 
 
 def test_gradients_add_up_over_micro_batches(make_bundle: Callable[..., Path], frames: np.ndarray) -> None:
     """Sum and count, not mean of means: micro-batches with different numbers of reliable samples."""
     runtime = Runtime(make_bundle())
-    network, batch = runtime._network, runtime._batch(frames)
+    network, batch = runtime.learner.network, ImageBatch(frames, runtime.manifest.preprocessing)
     whole = np.arange(len(frames))
     exported = network.modules["domain-0"].exported
     entropies = network.gradient(batch, whole, "domain-0", exported).entropy
     threshold = float(np.sort(entropies)[4:6].mean())
-    network.micro_batch_adapt = 100
+    network.graphs.micro_batch_adapt = 100
     want = network.gradient(batch, whole, "domain-0", exported, Objective(threshold))
     assert len(want.reliable) == 5
     for size in (1, 2, 3):
-        network.micro_batch_adapt = size
+        network.graphs.micro_batch_adapt = size
         got = network.gradient(batch, whole, "domain-0", exported, Objective(threshold))
         np.testing.assert_array_equal(got.reliable, want.reliable)
-        assert relative_error(got.affines.scale, want.affines.scale) < tolerances.GRADIENT
-        assert relative_error(got.affines.bias, want.affines.bias) < tolerances.GRADIENT
+        assert relative_error(got.d_affines.scale, want.d_affines.scale) < tolerances.GRADIENT
+        assert relative_error(got.d_affines.bias, want.d_affines.bias) < tolerances.GRADIENT
 
 
 def test_no_reliable_sample_gives_zero_gradient(make_bundle: Callable[..., Path], frames: np.ndarray) -> None:
     runtime = Runtime(make_bundle())
-    network, batch = runtime._network, runtime._batch(frames)
+    network, batch = runtime.learner.network, ImageBatch(frames, runtime.manifest.preprocessing)
     got = network.gradient(batch, np.arange(3), "domain-0", network.modules["domain-0"].exported, Objective(0.0))
-    assert got.affines.norm == 0.0 and got.affines.finite
+    assert got.d_affines.norm == 0.0 and got.d_affines.finite
     assert len(got.reliable) == 0

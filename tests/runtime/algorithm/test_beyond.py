@@ -12,12 +12,14 @@ from pluto_edge import Runtime
 from pluto_edge.config import AdaptConfig
 from pluto_edge.manifest import Bundle
 from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime import judging
 from pluto_edge.runtime.algorithm import beyond
 from pluto_edge.runtime.algorithm import step as algorithm
 from pluto_edge.runtime.algorithm.alignment import align
 from pluto_edge.runtime.algorithm.selection import Blend
 from pluto_edge.runtime.algorithm.state import State
-from pluto_edge.runtime.engine.network import Modules, Network
+from pluto_edge.runtime.engine.modules import Modules
+from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.engine.session import Engine
 from pluto_edge.runtime.engine.timing import Stages
 from pluto_edge.runtime.learner import Learner
@@ -103,7 +105,7 @@ def test_without_a_generalist_the_unknown_is_left_to_the_selector(bundle: Path) 
         pixels = images("other", 8, runtime.manifest.preprocessing.size)
         unknown = runtime.predict(pixels)
         assert set(unknown.selected) == {"domain-0", "domain-1"}
-        runtime._learner.config = AdaptConfig(weighting="selector", prototypes=False)
+        runtime.learner.config = AdaptConfig(weighting="selector", prototypes=False)
         np.testing.assert_allclose(unknown.weights, runtime.predict(pixels).weights, atol=0.06)
 
 
@@ -199,8 +201,8 @@ def test_micro_batches_change_nothing(network: Network, monkeypatch: pytest.Monk
     data = batch(network, "other", 24)
     whole = Learner(network, config)
     whole.step(data)
-    monkeypatch.setattr(network, "micro_batch", 5)
-    monkeypatch.setattr(network, "micro_batch_adapt", 3)
+    monkeypatch.setattr(network.graphs, "micro_batch", 5)
+    monkeypatch.setattr(network.graphs, "micro_batch_adapt", 3)
     parts = Learner(network, config)
     parts.step(data)
     assert whole.state.affines
@@ -236,7 +238,7 @@ def test_what_was_learned_is_saved_and_restored(bundle: Path, tmp_path: Path) ->
             runtime.step(images("other", 32, size, seed))
         runtime.save(tmp_path / "state")
         other.restore(tmp_path / "state")
-        a, b = runtime._learner.state.prototypes.modules, other._learner.state.prototypes.modules
+        a, b = runtime.learner.state.prototypes.modules, other.learner.state.prototypes.modules
         assert a.keys() == b.keys() != set()
         for name in a:
             np.testing.assert_array_equal(a[name].sums, b[name].sums)
@@ -297,7 +299,7 @@ def test_a_step_that_is_taken_back_leaves_nothing_of_how_its_images_looked(
         known = images("domain-1", 4, size, 5)
         before = runtime.predict(known).probabilities
         if failure == "raised":
-            monkeypatch.setattr(runtime._learner, "_judge", lambda *arguments: 1 / 0)
+            monkeypatch.setattr(judging, "judge", lambda *arguments: 1 / 0)
         for seed in range(4):
             with pytest.raises(ZeroDivisionError) if failure == "raised" else nullcontext():
                 runtime.step(images("other", 16, size, seed))
@@ -331,8 +333,8 @@ def test_a_run_of_one_class_decides_a_doubtful_image_until_it_is_forgotten(netwo
 def test_a_step_that_is_taken_back_tells_nothing_of_the_next_image(network: Network) -> None:
     """Predictions are no part of a stream, and what is rolled back was never there."""
     learner = Learner(network, AdaptConfig(sam="sample", prototypes=False, entropy_margin=1e-9))
-    before = learner._continuity
+    before = learner.recent.continuity
     _, event = learner.step(batch(network, "domain-0"))
-    assert event.kind == "rollback" and learner._continuity is before
+    assert event.kind == "rollback" and learner.recent.continuity is before
     learner.predict(batch(network, "domain-0"))
-    assert learner._continuity is before
+    assert learner.recent.continuity is before

@@ -26,7 +26,7 @@ NAME, ROWS, WIDTH, CLASSES = "domain-1", 4, 48, 7
 @pytest.fixture
 def opened(make_bundle: Callable[..., Path], kind: Kind, frames: np.ndarray) -> tuple[Network, ImageBatch]:
     runtime = Runtime(make_bundle(kind))
-    return runtime._network, runtime._batch(frames)
+    return runtime.learner.network, ImageBatch(frames, runtime.manifest.preprocessing)
 
 
 class Torch:
@@ -72,7 +72,7 @@ def test_a_pass_has_features_and_if_asked_for_activations(
 @pytest.mark.parametrize("size", [1, 2, 100])
 def test_the_gradient_graph_gives_the_same_activations(opened: tuple[Network, ImageBatch], size: int) -> None:
     network, batch = opened
-    network.micro_batch = network.micro_batch_adapt = size
+    network.graphs.micro_batch = network.graphs.micro_batch_adapt = size
     plain = network.run(batch, {}, activations=True)
     both = network.run(batch, {}, differentiate=NAME, activations=True)
     assert plain.activations is not None and both.activations is not None and both.gradient is not None
@@ -88,8 +88,8 @@ def test_passes_that_are_seen_carry_what_they_hold(opened: tuple[Network, ImageB
     parts = [batch.part(np.arange(4)), batch.part(np.arange(4, len(batch)))]
     full = network.run(batch, {}, activations=True)
     ran = []
-    forward = network._forward
-    network._forward = lambda inputs: ran.append(1) or forward(inputs)  # type: ignore[assignment, func-returns-value]
+    forward = network.graphs.forward
+    network.graphs.forward = lambda inputs: ran.append(1) or forward(inputs)  # type: ignore[assignment, func-returns-value]
 
     plain = [network.run(p, {}) for p in parts]
     ran.clear()
@@ -114,7 +114,7 @@ def test_an_objective_of_all_terms_is_autograds(
 ) -> None:
     """Mean entropy of the reliable, alignment of the whole batch, cross-entropy; samples in another order."""
     network, batch = opened
-    network.micro_batch_adapt = size
+    network.graphs.micro_batch_adapt = size
     rng = np.random.default_rng(count)
     samples = rng.permutation(len(batch))[:count]
     chosen = torch.from_numpy(samples)
@@ -137,14 +137,14 @@ def test_an_objective_of_all_terms_is_autograds(
     got = network.gradient(batch, samples, NAME, network.modules[NAME].exported, objective)
     np.testing.assert_array_equal(got.reliable, np.flatnonzero(reliable))
     assert got.loss == pytest.approx(float(entropy[reliable].mean().detach()), rel=1e-4)
-    assert relative_error(got.affines.scale, want[0]) < tolerances.GRADIENT
-    assert relative_error(got.affines.bias, want[1]) < tolerances.GRADIENT
+    assert relative_error(got.d_affines.scale, want[0]) < tolerances.GRADIENT
+    assert relative_error(got.d_affines.bias, want[1]) < tolerances.GRADIENT
 
     if count == len(batch):  # the same from the pass that gives the logits
         whole = batch.part(samples)
         both = network.run(whole, {}, [NAME], differentiate=NAME, objective=objective).gradient
         assert both is not None
-        assert relative_error(both.affines.scale, want[0]) < tolerances.GRADIENT
+        assert relative_error(both.d_affines.scale, want[0]) < tolerances.GRADIENT
 
 
 def test_one_target_is_the_gradient_of_cross_entropy(opened: tuple[Network, ImageBatch], reference: Torch) -> None:
@@ -154,8 +154,8 @@ def test_one_target_is_the_gradient_of_cross_entropy(opened: tuple[Network, Imag
     want = reference.gradients(torch.nn.functional.nll_loss(reference.log_p, torch.from_numpy(labels)))
     everyone, exported = np.arange(len(batch)), network.modules[NAME].exported
     got = network.gradient(batch, everyone, NAME, exported, Objective(entropy_weight=0.0, target=target))
-    assert relative_error(got.affines.scale, want[0]) < tolerances.GRADIENT
-    assert relative_error(got.affines.bias, want[1]) < tolerances.GRADIENT
+    assert relative_error(got.d_affines.scale, want[0]) < tolerances.GRADIENT
+    assert relative_error(got.d_affines.bias, want[1]) < tolerances.GRADIENT
 
 
 @pytest.mark.parametrize("term", ["offset", "slope", "target"])

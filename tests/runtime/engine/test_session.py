@@ -64,9 +64,19 @@ def test_a_broken_graph_is_a_bundle_error(tmp_path: Path) -> None:
         Engine().open(tmp_path / "x.onnx")
 
 
-def test_threads_reach_the_session(make_bundle: Callable[..., Path]) -> None:
-    graph = Engine(threads=1).open(make_bundle() / "embed.onnx")
-    assert graph._session.get_session_options().intra_op_num_threads == 1
+def test_threads_reach_the_session(make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    real = session.ort.InferenceSession
+
+    def create(*arguments: object, **options: object) -> object:
+        made.append(real(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(session.ort, "InferenceSession", create)
+    engine = Engine("cpu", threads=1)
+    made.clear()  # what was tried to see which provider loads
+    graph = engine.open(make_bundle() / "embed.onnx")
+    assert [s.get_session_options().intra_op_num_threads for s in made] == [1]
     assert graph.inputs == ("pixels",)
     assert graph.outputs == ("tokens", "x_hat")
 

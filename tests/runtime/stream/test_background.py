@@ -16,7 +16,6 @@ import pytest
 from pluto_edge import AdaptConfig, Event, Runtime
 from pluto_edge.errors import NotFiniteError, StreamError
 from pluto_edge.runtime.algorithm import step as algorithm
-from pluto_edge.runtime.engine.gate import PATIENCE, SHARE, Gate
 from pluto_edge.runtime.stream.canary import EVERY
 
 CONFIG = AdaptConfig(selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95, guard=False)
@@ -74,7 +73,7 @@ def test_an_error_is_kept_until_it_is_told(runtime: Runtime, monkeypatch: pytest
     assert line.metrics.steps == 1 and isinstance(line.error, StreamError)  # a later success does not hide it
     with pytest.raises(StreamError, match="on fire"):
         line.close()
-    assert line.closed and line.error is None and not runtime.streams and not line._frames
+    assert line.closed and line.error is None and not runtime.streams and not len(line.buffer)
     line.close()
 
 
@@ -87,10 +86,11 @@ def test_a_runtime_closes_all_streams_before_it_tells(
     for line in lines[:2]:
         for frame in frames(BATCH):
             line(frame)
-        line._pending.result()
+        line.scheduler.settle()
     with pytest.raises(StreamError, match="'one': learning failed"):
         runtime.close()
-    assert all(line.closed for line in lines) and not runtime._worker.running
+    assert all(line.closed for line in lines)
+    assert not [t for t in threading.enumerate() if t.name.startswith("pluto-learning")]
 
 
 def test_an_error_of_the_block_is_not_hidden_by_one_of_learning(
@@ -137,33 +137,6 @@ def test_a_callback_may_close_what_it_runs_in(make_bundle: Callable[..., Path], 
     assert line.closed and line.metrics.steps == 1
 
 
-# fairness
-
-
-def test_predictions_that_never_end_do_not_stop_learning() -> None:
-    """A graph waits as long as leaves learning its share of the time, by what the last one took."""
-    now, waits = [0.0], []
-    gate = Gate(clock=lambda: now[0])
-
-    def wait_for(predicate: Callable[[], bool], timeout: float) -> bool:
-        waits.append(timeout)
-        now[0] += timeout
-        return False
-
-    gate._condition.wait_for = wait_for  # type: ignore[method-assign]
-    learning = 0.0
-    for took in (0.01, 0.02, 0.03, 0.01, 5.0, 0.01):
-        with gate.turn():
-            now[0] += took
-        learning += took
-    assert waits[0] == PATIENCE  # before anything is known
-    assert waits[1:] == pytest.approx([min(PATIENCE, t * (1 / SHARE - 1)) for t in (0.01, 0.02, 0.03, 0.01, 5.0)])
-    assert (learning - 0.01) / (now[0] - waits[0] - 0.01) >= SHARE
-    with gate.urgent(), gate.turn():
-        now[0] += 1  # a prediction waits for nobody, and says nothing of what learning takes
-    assert len(waits) == 6
-
-
 # streams that nobody closed
 
 
@@ -195,6 +168,7 @@ FORK = """
 import os, sys, threading
 import numpy as np
 from pluto_edge import AdaptConfig, Runtime
+from pluto_edge.runtime.algorithm import step
 
 images = np.random.default_rng(0).integers(0, 256, (48, 50, 44, 3), dtype=np.uint8)
 config = AdaptConfig(selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95, guard=False)
@@ -205,20 +179,20 @@ for image in images[:16]:
 line.wait()
 
 held, go = threading.Event(), threading.Event()
-step = line.learner._step
+propose = step.propose
 
 def slow(*arguments):
     held.set()
     go.wait()
-    return step(*arguments)
+    return propose(*arguments)
 
-line.learner._step = slow  # a step that is under way in the parent when it forks, with its lock held
+step.propose = slow  # a step that is under way in the parent when it forks, with its lock held
 for image in images[16:32]:
     line(image)
 held.wait()
 child = os.fork()
 if child == 0:
-    line.learner._step = step
+    step.propose = propose
     for image in images[32:]:
         line(image)
     line.wait()

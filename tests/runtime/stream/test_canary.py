@@ -4,11 +4,13 @@ import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from pluto_edge import Runtime
+from pluto_edge import Runtime, Stream
+from pluto_edge.runtime.learner import Learner
 from pluto_edge.runtime.stream.canary import EVERY, REACH, Canary
 
 DIGITS = Path(__file__).parents[3] / "examples/digits"  # its bundle has a generalist and signatures
@@ -48,7 +50,7 @@ def test_every_16th_frame_is_compared_with_the_bundle_as_exported(runtime: Runti
         assert stream.metrics.compared == len(differs)
     assert any(differs) and stream.metrics.differing == pytest.approx(np.mean(differs))
     leader, misfit = leads[-1]
-    state, reference = stream.learner.state, runtime._network.modules.references[leader]
+    state, reference = stream.learner.state, runtime.learner.network.modules.references[leader]
     assert leader == state.top == "fog"
     assert misfit == state.prototypes.misfit(leader, reference) > 0
     assert stream.metrics.misfit_first == next(m for n, m in leads if n == leader)
@@ -72,7 +74,7 @@ def test_what_starts_anew_and_what_is_not_compared(runtime: Runtime, images, tmp
     for image in images[:16]:
         stream(image)
     assert stream.metrics.compared == 1
-    stream._canary.restart()  # as a change of domain does
+    stream.canary.restart()  # as a change of domain does
     assert stream.metrics.compared == 0
 
 
@@ -89,8 +91,11 @@ def test_a_change_of_domain_starts_anew(runtime: Runtime, images, on_change) -> 
 
 
 def test_it_looks_back_so_far_and_no_farther(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    canary = Canary(runtime._learner)
-    canary._differs.extend([True] * 100)
+    other = SimpleNamespace(probabilities=np.array([[0.9, 0.1]]))
+    monkeypatch.setattr(runtime.learner, "exported", lambda *arguments: other)
+    canary = Canary(runtime.learner)
+    for _ in range(100):
+        canary.compare(None, None, label=1)  # type: ignore[arg-type]
     assert canary.signs.compared == REACH // EVERY and canary.signs.differing == 1.0
 
 
@@ -101,9 +106,9 @@ def test_its_time_is_not_the_prediction_s(runtime: Runtime, images, monkeypatch:
         nonlocal now
         now += 1000.0
 
-    stream = runtime.stream(batch=64, background=False)
-    monkeypatch.setattr(stream, "_clock", lambda: now)
-    monkeypatch.setattr(stream._canary, "compare", slow)
+    learner = Learner(runtime.learner.network, runtime.config)
+    stream = Stream("timed", learner, None, batch=64, clock=lambda: now)
+    monkeypatch.setattr(stream.canary, "compare", slow)
     for image in images[:16]:
         stream(image)
     assert now == 1000.0 and stream.metrics.latency_p99 == 0.0

@@ -13,7 +13,7 @@ from pluto_edge.errors import ConfigError, ImageError, StreamError
 from pluto_edge.runtime.algorithm import selector, sharpness
 from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.learner import Learner
-from pluto_edge.runtime.stream import stream
+from pluto_edge.runtime.stream import stream, timeline
 from pluto_edge.tolerances import STREAM_STATE
 
 CONFIG = AdaptConfig(selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95, guard=False)
@@ -41,7 +41,7 @@ def close(a: State, b: State) -> None:
 
 
 def is_exported(state: State, runtime: Runtime) -> bool:
-    return state.selector is runtime._learner.state.selector and not state.affines
+    return state.selector is runtime.learner.state.selector and not state.affines
 
 
 class Held:
@@ -73,16 +73,16 @@ def test_a_stream_learns_what_steps_on_its_batches_learn(runtime: Runtime, backg
             np.testing.assert_allclose([p.logits[0] for p in got], want.logits, atol=1e-4)
             line.wait()
             runtime.step(part)
-            close(line.learner.state, runtime._learner.state)
+            close(line.learner.state, runtime.learner.state)
         assert line.metrics.steps == 4 and line.metrics.frames == len(images)
 
 
 def test_what_predictions_computed_is_not_computed_again(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     line = runtime.stream(batch=BATCH, background=False)
     calls = []
-    network = runtime._network
-    original = network._forward
-    monkeypatch.setattr(network, "_forward", lambda inputs: calls.append(1) or original(inputs))
+    graphs = runtime.learner.network.graphs
+    original = graphs.forward
+    monkeypatch.setattr(graphs, "forward", lambda inputs: calls.append(1) or original(inputs))
     for frame in frames(3 * BATCH):
         line(frame)
     again = 2  # the module that learned, as exported, on frames 32 and 48: nothing else was computed twice
@@ -100,8 +100,8 @@ def test_modules_that_changed_since_are_run_again(runtime: Runtime, monkeypatch:
     top = line.learner.state.top
     moved = {n: a.times(1.5) for n, a in line.learner.state.affines.items()}
     line.learner.state = replace(line.learner.state, affines=moved, top=None)
-    passed = runtime._network.run(line_batch(runtime, images[BATCH:]), moved, seen=seen)
-    want = runtime._network.run(line_batch(runtime, images[BATCH:]), moved)
+    passed = runtime.learner.network.run(line_batch(runtime, images[BATCH:]), moved, seen=seen)
+    want = runtime.learner.network.run(line_batch(runtime, images[BATCH:]), moved)
     np.testing.assert_allclose(passed.logits, want.logits, atol=1e-4)
     stale = np.concatenate([p.of(top) for p in seen])
     assert np.abs(stale - want.of(top)).max() > 1e-2
@@ -125,7 +125,7 @@ def test_float_frames_and_one_at_a_time(runtime: Runtime) -> None:
     for frame in ready:
         line(frame[np.newaxis])
     runtime.step(ready)
-    close(line.learner.state, runtime._learner.state)
+    close(line.learner.state, runtime.learner.state)
     with pytest.raises(ImageError, match="one frame at a time, got 2"):
         line(frames(2))
 
@@ -144,7 +144,7 @@ def test_single_frames_gather_to_the_step_of_their_batch(make_bundle: Callable[.
             for frame in part:
                 line(frame)
             runtime.step(part)
-            close(line.learner.state, runtime._learner.state)
+            close(line.learner.state, runtime.learner.state)
         kinds = [e.kind for e in line.events]
         assert kinds == (["gather"] * (stream.GATHER - 1) + ["step"]) * 2
         assert line.events[0].reason == f"1 of {stream.GATHER} reliable samples"
@@ -159,7 +159,7 @@ def test_the_selector_gathers_too(runtime: Runtime) -> None:
         line(frame)
     assert line.learner.state.selector is before and not line.learner.state.affines
     line(images[-1])
-    passed = runtime._network.run(line_batch(runtime, images), {})
+    passed = runtime.learner.network.run(line_batch(runtime, images), {})
     _, gradient = selector.entropy_gradient(before, passed.x_hat, passed.logits)
     for key, value in line.learner.state.selector.tensors.items():
         want = before.tensors[key] - CONFIG.selector_lr * gradient[key]
@@ -232,18 +232,6 @@ def test_a_reset_during_a_step_wins(runtime: Runtime, monkeypatch: pytest.Monkey
     assert "replaced during the step" in line.events[-1].reason
 
 
-def test_learning_waits_while_a_prediction_is_under_way(runtime: Runtime) -> None:
-    gate, passed = runtime._network.gate, threading.Event()
-    learner = threading.Thread(target=lambda: (gate.turn().__enter__(), passed.set()))
-    with gate.urgent():
-        with gate.turn():
-            pass  # a prediction itself waits for nobody
-        learner.start()
-        assert not passed.wait(0.05)
-    assert passed.wait(20)
-    learner.join()
-
-
 # budget
 
 
@@ -266,7 +254,7 @@ def test_a_share_of_time(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> N
         return original(learner, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Learner, "step", step)
-    line = Stream("slow", Learner(runtime._network, CONFIG), None, batch=2, budget=0.2, clock=clock)
+    line = Stream("slow", Learner(runtime.learner.network, CONFIG), None, batch=2, budget=0.2, clock=clock)
     for frame in frames(60):
         clock.now += 0.5
         line(frame)
@@ -287,7 +275,7 @@ def test_milliseconds_a_step(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) 
         clock.now += cost[0] * len(batch)
 
     monkeypatch.setattr(Learner, "step", step)
-    line = Stream("x", Learner(runtime._network, CONFIG), None, batch=20, budget=50, clock=clock)
+    line = Stream("x", Learner(runtime.learner.network, CONFIG), None, batch=20, budget=50, clock=clock)
     for frame in frames(60):
         line(frame)
     assert taken == [8, 12, 12]
@@ -383,9 +371,9 @@ def test_a_change_reopens_the_choice_or_is_marked(runtime: Runtime) -> None:
         (change,) = changes
         assert 48 < change.frame <= 63 and change.reason and line.metrics.changes == 1
         assert line.learner.state.affines
-        assert (line.learner.state.selector is runtime._network.selector) == (choice == "reopen")
+        assert (line.learner.state.selector is runtime.learner.network.selector) == (choice == "reopen")
         assert (line.learner.state.top is None) == (choice == "reopen")
-        assert len(line._frames) == (1 if choice == "reopen" else BATCH)
+        assert len(line.buffer) == (1 if choice == "reopen" else BATCH)
 
 
 def test_closing(runtime: Runtime, make_bundle: Callable[..., Path], tmp_path: Path) -> None:
@@ -453,7 +441,7 @@ def test_rubbish(runtime: Runtime, change: dict[str, object], message: str) -> N
 
 
 def test_the_timeline_is_bounded(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MAX_POINTS", 20)
+    monkeypatch.setattr(timeline, "MAX_POINTS", 20)
     line = runtime.stream(batch=BATCH, background=False)
     for frame in frames(30):
         line(frame)

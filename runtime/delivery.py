@@ -26,9 +26,12 @@ class Delivery:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        self._lock, self._busy = threading.Lock(), False
+        """Called in a forked process: no lock is held there, and nobody delivers."""
+        self._lock = threading.Lock()
+        self._busy = False
 
     def put(self, event: Event) -> None:
+        """The callback is to be told of this event."""
         if self._callback is not None:
             self._waiting.append(event)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Wide = NDArray[np.float64]
+from pluto_edge._arrays import Wide
 
 WINDOW = 16  # recent frames
 HISTORY = 32  # frames before those, at least, to compare with
@@ -28,7 +28,8 @@ class ChangeDetector:
         self._names = ("entropy", *names)
         self._recent: deque[Wide] = deque(maxlen=WINDOW)
         self._counts = np.zeros(2, np.intp)  # frames in the past: of entropy and weights, and of x̂
-        self._mean, self._square = np.zeros(1), np.zeros(1)
+        self._mean = np.zeros(1)
+        self._square = np.zeros(1)
 
     def other_modules(self) -> None:
         """The next frames are predicted by other modules; those in the window do not count for the past either."""

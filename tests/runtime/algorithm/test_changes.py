@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pluto_edge.runtime.stream.changes import HISTORY, WINDOW, ChangeDetector
+from pluto_edge.runtime.algorithm.changes import HISTORY, WINDOW, ChangeDetector
 
 NAMES = ("clear", "fog", "night")
 
