@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pluto_edge.config import AdaptConfig
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import beyond, step
@@ -89,7 +92,29 @@ class Attempt:
         with self.network.graphs.gate.urgent():
             return self.said_as_exported(self.batch)
 
-    def said_as_exported(self, batch: ImageBatch, seen: Sequence[Pass] = ()) -> Blend:
-        """What the exported weights say of the images, or of a part of them that was `seen`."""
-        recent = self.recent.x_hat
-        return predict(self.network, batch, self.exported, recent, Prototypes(), self.config, seen).blend
+    def said_as_exported(self, batch: ImageBatch) -> Blend:
+        """What the exported weights say of the images."""
+        return predict(self.network, batch, self.exported, self.recent.x_hat, Prototypes(), self.config).blend
+
+    def said_without_gradients(self, samples: NDArray[np.intp], passed: Pass) -> tuple[Blend, Prototypes]:
+        """What would be said of some of the images, which `passed` is of, if no gradient had ever been followed.
+
+        That has prototypes of its own, which learn from these images; each of them stands for the batch's others.
+        """
+        unmoved = self.known.unmoved
+        state = replace(self.exported, prototypes=unmoved)
+        part = self.batch.part(samples)
+        seen = (passed.rows(samples),)
+        plain = predict(self.network, part, state, self.recent.x_hat, unmoved, self.config, seen)
+        if not (self.beyond and self.config.prototypes):
+            return plain.blend, unmoved
+        learned = unmoved.learn(
+            plain.passed.names,
+            self.network.modules.references,
+            plain.passed.features,
+            plain.blend.weights[:, plain.passed.columns],
+            plain.blend.probabilities,
+            self.recent.continuity.independence if self.config.continuity else 0.0,
+            times=len(self.batch) / len(samples),
+        )
+        return plain.blend, learned

@@ -4,16 +4,17 @@ Entropy minimisation collapses silently: every image becomes the same class, wit
 that really shows one class looks just like that from the inside, so the judge is outside: the same images
 through the exported weights, which never learned anything. It is asked only when there is a suspicion.
 
-What is lost little by little raises no suspicion, so one image in four is compared in any case. If the adapted
-weights were always right, they would contradict the exported ones as often as these are wrong, and how often
-that is, these estimate themselves: 1 minus the probability of their answer. Adaptation that helps contradicts them
-about a third as often. Where it contradicted them nearly as often as a judge without fault would, it did harm in
-every run that was measured.
+What is lost little by little raises no suspicion, so one image in four is compared in any case, with what would be
+said of it if no gradient had ever been followed: the exported affines, with prototypes of their own. If the adapted
+weights were always right, they would contradict these as often as they are wrong, and how often that is, they
+estimate themselves: 1 minus the probability of their answer. Adaptation that helps contradicts them about a third
+as often. Where it contradicted them nearly as often as a judge without fault would, it did harm in every run that
+was measured.
 (docs/adaptation.md has the figures that the bounds were chosen by.)
 """
 
 from collections.abc import Sequence
-from math import exp, log
+from math import exp, log, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,7 +40,7 @@ CANARY = 4  # one image of so many is compared
 RECENT = 64  # comparisons that count
 HELPFUL = 0.4  # where adaptation helps, and where what was learned goes back to
 LOOK_CLOSER = 0.6  # from here on all images of the batch are compared
-TOO_OFTEN = 0.85  # what was learned goes back from here on
+TOO_OFTEN = 0.7  # what was learned goes back from here on, beyond what chance does to the count
 FEWEST = 32  # comparisons: fewer say nothing
 GIVE_UP = 0.1  # what was learned goes altogether when less of it than this would be left
 
@@ -103,6 +104,6 @@ def may_stay(compared: Sequence[Contradiction]) -> float:
     """The share of what was learned that would contradict the exported weights as often as is helpful; 1 is all."""
     differing = sum(d for d, _ in compared)
     wrong = sum(w for _, w in compared)
-    if len(compared) < FEWEST or differing <= TOO_OFTEN * wrong:
+    if len(compared) < FEWEST or differing <= TOO_OFTEN * wrong + sqrt(wrong):
         return 1.0
     return HELPFUL * wrong / differing

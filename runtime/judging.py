@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from math import log
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pluto_edge.errors import NotFiniteError
 from pluto_edge.runtime import guard
 from pluto_edge.runtime.algorithm import selector
+from pluto_edge.runtime.algorithm.prototypes import Prototypes
 from pluto_edge.runtime.algorithm.selection import Blend
 from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.algorithm.step import Proposal
@@ -90,29 +90,28 @@ def _sudden(attempt: Attempt, proposal: Proposal) -> Judged:
 
 
 def _gradual(attempt: Attempt, proposal: Proposal, judged: Judged) -> Judged:
-    """Compare some images with the exported weights.
+    """Compare some images with what would be said of them if no gradient had ever been followed.
 
-    Where these are contradicted too often, the step is not taken, and what was learned before it goes back a
-    part of the way, or altogether. Prototypes alone are not judged: they cannot run away.
+    Where that is contradicted too often, the step is not taken, and what gradients have made goes back a part of
+    the way, or altogether. Prototypes are not judged, they cannot run away: both sides have theirs.
     """
     known = attempt.known
     learned = known.affines or known.selector is not attempt.exported.selector
-    if not attempt.config.guard or not learned or judged.over:
+    if not attempt.config.guard or judged.over:
         return judged
+    if not learned:
+        return replace(judged, state=replace(judged.state, unmoved=judged.state.prototypes))
     every = np.arange(len(attempt.batch))
     few = (known.samples + every) % guard.CANARY == 0
     if not few.any():
         return judged
 
-    def plainly(samples: NDArray[np.intp]) -> Blend:
-        return attempt.said_as_exported(attempt.batch.part(samples), [proposal.passed.rows(samples)])
-
     adapted = judged.blend.probabilities
     try:
-        plain = plainly(every[few])
+        plain, unmoved = attempt.said_without_gradients(every[few], proposal.passed)
         compared = known.compared + guard.contradictions(adapted[few], plain.probabilities)
         if guard.look_closer(compared[-guard.RECENT :]) and not few.all():
-            plain = plainly(every)
+            plain, unmoved = attempt.said_without_gradients(every, proposal.passed)
             compared += guard.contradictions(adapted[~few], plain.probabilities[~few])
     except NotFiniteError:  # the exported weights say nothing to compare with
         return judged
@@ -120,18 +119,23 @@ def _gradual(attempt: Attempt, proposal: Proposal, judged: Judged) -> Judged:
     share = guard.may_stay(compared)
     if share == 1:
         kept = 1.0 if len(compared) == guard.RECENT else known.kept
-        return replace(judged, state=replace(judged.state, compared=compared, kept=kept))
-    return _shrunk(attempt, plain, share)
+        return replace(judged, state=replace(judged.state, unmoved=unmoved, compared=compared, kept=kept))
+    return _shrunk(attempt, plain, unmoved, share)
 
 
-def _shrunk(attempt: Attempt, plain: Blend, share: float) -> Judged:
-    """Back a part of the way to the exported weights, or altogether where too little would be left."""
+def _shrunk(attempt: Attempt, plain: Blend, unmoved: Prototypes, share: float) -> Judged:
+    """Back a part of the way to the exported weights, or altogether where too little would be left.
+
+    What prototypes without gradients have learned stays.
+    """
     kept = attempt.known.kept * share
     often = guard.HELPFUL / share
     reason = f"the exported weights are contradicted {often:.1f} times as often as they expect to be wrong"
     if kept < guard.GIVE_UP:
-        return _over(attempt, plain, f"{reason}: all that was learned is taken back")
-    state = attempt.known.shrunk(share, attempt.exported.selector, attempt.network.modules.exported)
+        exported = replace(attempt.exported, prototypes=unmoved, unmoved=unmoved)
+        return Judged(plain, exported, "rollback", f"{reason}: all that was learned is taken back", over=True)
+    known = replace(attempt.known, unmoved=unmoved)
+    state = known.shrunk(share, attempt.exported.selector, attempt.network.modules.exported)
     state = replace(state, compared=(), kept=kept)
     return Judged(plain, state, "rollback", f"{reason}: {share:.0%} of what was learned stays")
 

@@ -162,12 +162,14 @@ def _state(tensors: Tensors, metadata: Mapping[str, str], exported: State, netwo
             raise _NotWhole(f"tensor {key!r} is not part of a state")
         groups[group][rest] = value
     affines, momentum = (_affines(groups[name], name, dims.ln_shape) for name in ("affines", "momentum"))
+    prototypes = _prototypes(groups["prototypes"], dims, int(metadata["schema_version"]))
     state = State(
         selector=SelectorWeights(**_selector(groups["selector"], exported)),
         moments=_moments(groups["moments"], exported),
         affines=affines,
         momentum=momentum,
-        prototypes=_prototypes(groups["prototypes"], dims, int(metadata["schema_version"])),
+        prototypes=prototypes,
+        unmoved=prototypes,
         **vars(_counters(metadata["counters"], dims.classes)),
     )
     unknown = sorted((affines.keys() | momentum.keys()) - network.modules.keys())

@@ -155,10 +155,12 @@ class Prototypes:
         weights: Wide,
         probabilities: Wide,
         independence: float,
+        times: float = 1.0,
     ) -> "Prototypes":
         """With one more batch, as it was predicted; an image counts for a module as the module did for it.
 
-        `independence` is how far the classes come at random, as `Continuity` sees it.
+        `independence` is how far the classes come at random, as `Continuity` sees it. Every image stands for
+        as many as `times` says.
         """
         sure = np.where(probabilities > SURE, probabilities, 0.0)
         leading = np.maximum(weights.max(axis=1, keepdims=True), np.finfo(np.float64).tiny)
@@ -170,6 +172,6 @@ class Prototypes:
             wide = features[:, column].astype(np.float64)
             nearest = np.sqrt(reference.distances(wide, self.move(name, reference)[1]).min(axis=1))
             near = np.minimum(1.0, np.square(FAR / np.maximum(nearest, FAR)))
-            counts = weights[:, column] / leading[:, 0] * near
+            counts = times * weights[:, column] / leading[:, 0] * near
             modules[name] = self.seen(name, reference).plus(sure * counts[:, None], independence * counts, wide)
         return Prototypes(modules)

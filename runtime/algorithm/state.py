@@ -51,6 +51,8 @@ class State:
         momentum: of the SGD on λ.
         gathered: gradients of steps that had too few reliable samples; not saved.
         prototypes: where the stream's classes are among the features.
+        unmoved: the same among the features of the exported affines, from the images that were compared. It is not
+            saved: a restored state takes its prototypes for it.
         top: the module that weighed most in the last batch: the guess for the next one.
         reliable: share of the last batch that was; not saved.
         labels: recent predictions, for the guard.
@@ -70,6 +72,7 @@ class State:
     momentum: Mapping[str, Affines] = field(default_factory=dict)
     gathered: Gathered = field(default_factory=Gathered)
     prototypes: Prototypes = field(default_factory=Prototypes)
+    unmoved: Prototypes = field(default_factory=Prototypes)
     top: str | None = None
     reliable: float = 1.0
     labels: tuple[int, ...] = ()
@@ -101,14 +104,17 @@ class State:
         if not others and waits <= loaded.keys():
             return self
         prototypes = self.prototypes
+        unmoved = self.unmoved
         for name in others:
             prototypes = prototypes.without(name)
+            unmoved = unmoved.without(name)
         return replace(
             self,
             affines=without(self.affines, others),
             momentum=without(self.momentum, others),
             gathered=self.gathered if waits <= loaded.keys() - set(others) else Gathered(),
             prototypes=prototypes,
+            unmoved=unmoved,
             digests=without(self.digests, others),
         )
 
@@ -119,6 +125,7 @@ class State:
             affines=without(self.affines, [name]),
             momentum=without(self.momentum, [name]),
             prototypes=self.prototypes.without(name),
+            unmoved=self.unmoved.without(name),
             compared=(),
         )
 
@@ -131,13 +138,15 @@ class State:
             momentum={},
             gathered=Gathered(),
             prototypes=Prototypes(),
+            unmoved=Prototypes(),
             top=None,
             compared=(),
             average=None,
         )
 
     def shrunk(self, share: float, selector: SelectorWeights, exported: Mapping[str, Affines]) -> "State":
-        """A share of the way from the exported weights to what was learned; its momentum is gone."""
+        """A share of the way from the exported weights to what was learned; its momentum is gone. Prototypes are
+        those that no gradient has touched."""
         tensors = {k: v + np.float32(share) * (self.selector.tensors[k] - v) for k, v in selector.tensors.items()}
         return replace(
             self,
@@ -149,7 +158,7 @@ class State:
             },
             momentum={},
             gathered=Gathered(),
-            prototypes=self.prototypes.times(share),
+            prototypes=self.unmoved,
         )
 
     def learned_with(self, loaded: Mapping[str, str]) -> "State":
