@@ -54,7 +54,8 @@ class Summed(NamedTuple):
 class Graphs:
     """What runs on the device, one graph at a time, and predictions before everything else (`gate`).
 
-    `micro_batch` and `micro_batch_adapt` are how many images go through `embed` and `forward`, and through `adapt`.
+    `embed` and `forward` are open from the start, `adapt` when it is first needed. `micro_batch` and
+    `micro_batch_adapt` are how many images go through the first two, and through the last, at a time.
     """
 
     def __init__(self, bundle: Bundle, engine: Engine) -> None:

@@ -19,25 +19,6 @@ CONFIG = AdaptConfig(selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95)
 AGGRESSIVE = AdaptConfig(continuity=False, ln_lr=0.6, filter=False)
 
 
-def compared(images: int, differing: float, wrong: float) -> list[guard.Contradiction]:
-    return [(i < differing * images, wrong) for i in range(images)]
-
-
-def test_how_much_may_stay() -> None:
-    """Half as often as they are wrong: help. As often: harm. Twice as often: more harm, less stays."""
-    assert guard.may_stay(compared(64, differing=0.125, wrong=0.25)) == 1
-    assert guard.may_stay(compared(64, differing=0.25, wrong=0.25)) == pytest.approx(guard.HELPFUL)
-    assert guard.may_stay(compared(64, differing=0.5, wrong=0.25)) == pytest.approx(guard.HELPFUL / 2)
-    assert guard.may_stay(compared(guard.FEWEST - 1, differing=1.0, wrong=0.1)) == 1  # too few to tell
-    assert guard.may_stay(()) == 1
-    assert guard.look_closer(compared(64, 0.25, 0.25)) and not guard.look_closer(compared(64, 0.125, 0.25))
-
-
-def test_contradictions() -> None:
-    adapted, exported = np.array([[0.9, 0.1], [0.9, 0.1]]), np.array([[0.6, 0.4], [0.3, 0.7]])
-    assert guard.contradictions(adapted, exported) == ((False, pytest.approx(0.4)), (True, pytest.approx(0.3)))
-
-
 @pytest.fixture
 def gradual(monkeypatch: pytest.MonkeyPatch) -> None:
     """No suspicion of a sudden collapse, which noise on random modules raises."""

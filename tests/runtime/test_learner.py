@@ -179,30 +179,58 @@ def test_bad_images_change_nothing(runtime: Runtime) -> None:
     assert runtime.learner.state is before and len(runtime.events) == seen
 
 
+def test_every_state_that_is_set_has_a_version_of_its_own(runtime: Runtime, tmp_path: Path) -> None:
+    learner, versions = runtime.learner, [runtime.learner.state.version]
+    (images,) = batches(1)
+
+    def changed() -> bool:
+        versions.append(learner.state.version)
+        return versions[-1] > versions[-2]
+
+    runtime.step(images)
+    assert changed()
+    runtime.save(tmp_path / "state")
+    runtime.predict(images)
+    assert not changed()
+    for call in (runtime.reset, lambda: runtime.restore(tmp_path / "state"), lambda: runtime.reset("domain-0")):
+        call()
+        assert changed()
+    learner.state = replace(learner.state, top=None)
+    assert changed()
+    learner.reopen("another domain")
+    assert changed()
+
+
+@pytest.mark.parametrize("meanwhile", ["drop_step", "reset", "reopen", "state"])
+def test_a_step_is_taken_only_from_the_version_that_it_started_from(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """Whatever sets the state during a step wins over it, also where the state is the same in every value."""
+    learner, (images,) = learned(runtime).learner, batches(1, seed=3)
+    want = []
+    original = sharpness.sharpness_aware
+
+    def interrupt(*arguments: object) -> object:
+        if meanwhile == "state":
+            learner.state = learner.state
+        elif meanwhile == "reopen":
+            learner.reopen("another domain")
+        else:
+            getattr(learner, meanwhile)()
+        want.append(learner.state)
+        return original(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sharpness, "sharpness_aware", interrupt)
+    runtime.step(images)
+    assert runtime.events[-1].kind == "rollback"
+    assert runtime.events[-1].reason == "the state was replaced during the step"
+    assert learner.state is want[-1]
+    monkeypatch.undo()
+    runtime.step(images)
+    assert runtime.events[-1].kind == "step"
+
+
 # the guard
-
-
-def test_guard_thresholds_scale_with_classes() -> None:
-    rng = np.random.default_rng(0)
-    for classes in (2, 7, 10, 100, 1000):
-        spread = list(rng.integers(0, classes, guard.window(classes)))
-        assert not guard.few_classes(spread, classes)
-        assert guard.few_classes([3 % classes] * len(spread), classes)
-        mostly = [0] * (len(spread) * 19 // 20) + spread[: len(spread) // 20]
-        assert guard.few_classes(mostly, classes)
-
-
-def test_guard_verdicts() -> None:
-    def evidence(adapted: list[int], plain: list[int], sure: float = 0.5, plain_sure: float = 0.8):
-        return [(a, b, sure, plain_sure) for a, b in zip(adapted, plain, strict=True)]
-
-    spread = [i % 7 for i in range(28)]
-    assert "collapse of classes" in (guard.verdict(evidence([2] * 28, spread), 7) or "")
-    assert guard.verdict(evidence([2] * 28, [2] * 20 + spread[:8]), 7) is None  # really one class
-    assert guard.verdict(evidence(spread, spread), 7) is None
-    assert guard.verdict(evidence([2] * 8, spread[:8]), 7) is None  # too few to tell
-    assert "collapse of entropy" in (guard.verdict(evidence(spread, spread, 0.001, 1.0), 7) or "")
-    assert guard.verdict(evidence(spread, spread, 0.001, 0.01), 7) is None  # an easy stream
 
 
 COLLAPSING = AdaptConfig(ln_lr=0.5, ln_momentum=0.0, rho=0.0, filter=False, selector=False)
