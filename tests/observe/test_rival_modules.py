@@ -8,6 +8,7 @@ import pytest
 from pluto_edge import AdaptConfig, Runtime
 from pluto_edge.observe.rivals import Rivals
 from pluto_edge.preprocess import ImageBatch
+from pluto_edge.runtime.engine.session import Graph
 
 DIGITS = Path(__file__).parents[2] / "examples/digits/bundle"  # has a generalist and signatures
 
@@ -25,7 +26,7 @@ def test_rivals_are_what_runtimes_and_modules_say(config: AdaptConfig | None) ->
             assert stream.learner.state is state
             assert said.plain == fresh.predict(image).labels[0]
             batch = ImageBatch(image, runtime.manifest.preprocessing)
-            alone = {n: runtime._network.run(batch, {}, [n]).logits[0, 0] for n in runtime.modules}
+            alone = {n: stream.learner.network.run(batch, {}, [n]).logits[0, 0] for n in runtime.modules}
             assert said.alone == {n: int(v.argmax()) for n, v in alone.items()}
             specialists = [v for n, v in alone.items() if n != "generalist"]
             assert said.average == np.mean(specialists, axis=0).argmax()
@@ -35,8 +36,8 @@ def test_rivals_are_what_runtimes_and_modules_say(config: AdaptConfig | None) ->
 def test_every_module_runs_once_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     image = np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     with Runtime(DIGITS, threads=1) as runtime:
-        network, calls = runtime._network, []
-        original = network._forward
-        monkeypatch.setattr(network, "_forward", lambda inputs: calls.append(1) or original(inputs))
-        Rivals(runtime._learner)(image)
-        assert len(calls) == len(runtime.modules) == 7
+        rivals = Rivals(runtime.stream(background=False).learner)
+        calls, original = [], Graph.__call__
+        monkeypatch.setattr(Graph, "__call__", lambda graph, inputs: calls.append(graph) or original(graph, inputs))
+        rivals(image)
+        assert sum("head_weight" in graph.inputs for graph in calls) == len(runtime.modules) == 7

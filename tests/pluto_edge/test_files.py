@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pluto_edge import _files
 from pluto_edge._files import (
+    found,
     read_tensors,
     recover,
     whole_file,
@@ -20,8 +20,7 @@ from pluto_edge._files import (
 )
 from pluto_edge.cli import main
 from pluto_edge.errors import StoreError
-from pluto_edge.export import exporter
-from pluto_edge.manifest import Bundle
+from pluto_edge.manifest import MANIFEST, Bundle
 from pluto_edge.modules import Module
 from pluto_edge.store import Store
 from tests.faults import Faults, Killed, every_fault, faulty, hidden
@@ -91,7 +90,7 @@ def test_folders(tmp_path: Path, exchange: bool) -> None:
                 write_text(folder / name, "new")
 
     def check() -> None:
-        _files.found(target)
+        found(target)
         assert sorted(p.name for p in target.iterdir()) == ["a", "b"]
         assert (target / "a").read_text() == (target / "b").read_text()
 
@@ -151,7 +150,7 @@ def test_bundles(make_bundle: Callable[..., Path], in_memory: Path, exchange: bo
         shutil.copytree(made[1], out)
 
     def act() -> None:
-        exporter._check_target(out, force=True)
+        assert (found(out) / MANIFEST).is_file()  # what `run_export` looks for before it replaces a folder
         with whole_folder(out) as folder:
             (folder / "modules").mkdir()
             for name, data in contents.items():
@@ -164,7 +163,12 @@ def test_bundles(make_bundle: Callable[..., Path], in_memory: Path, exchange: bo
 
 def killed_between_renames(target: Path) -> None:
     """What a run leaves that was killed after it had moved the old folder away."""
-    with pytest.raises(Killed), faulty(Faults(), exchange=False) as faults, whole_folder(target) as folder:
+    with (
+        pytest.raises(Killed),
+        faulty(Faults(), exchange=False) as faults,
+        pytest.MonkeyPatch.context() as patch,
+        whole_folder(target) as folder,
+    ):
         shutil.copytree(target, folder, dirs_exist_ok=True)
         real = Path.rename
 
@@ -173,9 +177,7 @@ def killed_between_renames(target: Path) -> None:
                 faults.dead = True
             return real(self, to)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Path, "rename", rename)
-            _files._take_place(folder, target)
+        patch.setattr(Path, "rename", rename)
     assert not target.exists() and len(hidden(target.parent)) >= 2
 
 

@@ -8,15 +8,18 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pluto_edge._files import whole_folder, write_bytes
 from pluto_edge.errors import StoreError
-from pluto_edge.modules import Module, SelectorWeights
+from pluto_edge.modules import Dims, Module, SelectorWeights
 from pluto_edge.runtime import persistence
 from pluto_edge.runtime.algorithm.state import State
+from pluto_edge.runtime.engine.network import Modules
 from pluto_edge.store import Store
 from tests.faults import hidden
 
@@ -62,10 +65,12 @@ def squeeze(disk: Path, need: int, act: Callable[[], object], check: Callable[[]
     return failed
 
 
-def test_a_state(disk: Path) -> None:
+def test_a_state(disk: Path, tmp_path: Path) -> None:
     """Whoever cannot save keeps what was saved."""
     selector = SelectorWeights.random(width=96, classes=10, hidden_x=32, hidden_l=32, out=32)
-    file = disk / "state"
+    manifest = SimpleNamespace(dims=Dims("vpt", 1, 96, 1, 10))
+    network: Any = SimpleNamespace(bundle=SimpleNamespace(hash="h", manifest=manifest), modules=Modules())
+    file, alone = disk / "state", tmp_path / "alone"
     steps = iter(range(1000))
 
     def save() -> None:
@@ -74,8 +79,9 @@ def test_a_state(disk: Path) -> None:
     save()
 
     def check() -> None:
-        metadata, _ = persistence._read(file)
-        assert metadata["bundle"] == "h"
+        """The newest is whole: there is no other where it is looked for."""
+        shutil.copy(file, alone)
+        persistence.restore(alone, State(selector), network)
 
     assert squeeze(disk, 24, save, check) >= 1  # the generation before the last makes room
     assert sorted(p.name for p in disk.iterdir()) == ["state", "state.previous"]
