@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pluto_edge._files import whole_folder, write_bytes
 from pluto_edge.errors import StoreError
 from pluto_edge.modules import Dims, Module, SelectorWeights
 from pluto_edge.runtime import persistence
 from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.engine.network import Modules
 from pluto_edge.store import Store
+from tests.bundles import contents, write_over
 from tests.faults import hidden
 
 PAGE = 4096
@@ -108,21 +108,18 @@ def test_a_module(disk: Path, make_store: Callable[..., Store]) -> None:
 
 def test_a_bundle_over_an_old_one(disk: Path, make_bundle: Callable[..., Path]) -> None:
     made = make_bundle("vpt", 1)
-    contents = {p.relative_to(made): p.read_bytes() for p in made.rglob("*") if p.is_file()}
-    total = sum(len(data) for data in contents.values())
+    files = contents(made)
+    total = sum(len(data) for data in files.values())
     assert 2 * total < SIZE - 64 * PAGE, "the disk of this test is too small for two bundles"
     target = disk / "bundle"
 
     def export() -> None:
-        with whole_folder(target) as folder:
-            (folder / "modules").mkdir()
-            for name, data in contents.items():
-                write_bytes(folder / name, data)
+        write_over(target, files)
 
     export()
 
     def check() -> None:
-        assert {p.relative_to(target): p.read_bytes() for p in target.rglob("*") if p.is_file()} == contents
+        assert contents(target) == files
 
     assert squeeze(disk, total // PAGE + 24, export, check) > 10
     assert hidden(disk) == []
