@@ -147,18 +147,19 @@ def session(g: GraphBuilder, folder: Path) -> "ort.InferenceSession":
     return ort.InferenceSession(folder / "g.onnx", providers=["CPUExecutionProvider"])
 
 
-def build(folder: Path, layer: Layer, int8: bool) -> "ort.InferenceSession":
+def build(folder: Path, layer: Layer, int8: bool, differentiate: bool = True) -> "ort.InferenceSession":
     with WeightsFile(folder / "weights.bin") as weights:
         g = GraphBuilder("g", weights)
         x = g.input("x", [TOKENS, "batch", WIDTH], "")
         scale, bias = g.input("scale", [WIDTH], ""), g.input("bias", [WIDTH], "")
-        layers = Layers(g, g.op("Shape", x, start=1, end=2), differentiate=True, int8=int8)
+        layers = Layers(g, g.op("Shape", x, start=1, end=2), differentiate, int8)
         y = layer.emit(layers, layers.norm(x, 0, scale, bias, EPSILON))
-        dy = g.input("dy", [layer.tokens, "batch", layer.width], "")
-        d_scale, d_bias = layers.backward({y: dy}, 1)
         g.output("y", y, [layer.tokens, "batch", layer.width], "")
-        g.output("d_scale", d_scale, [1, WIDTH], "")
-        g.output("d_bias", d_bias, [1, WIDTH], "")
+        if differentiate:
+            dy = g.input("dy", [layer.tokens, "batch", layer.width], "")
+            d_scale, d_bias = layers.backward({y: dy}, 1)
+            g.output("d_scale", d_scale, [1, WIDTH], "")
+            g.output("d_bias", d_bias, [1, WIDTH], "")
     return session(g, folder)
 
 
@@ -179,6 +180,18 @@ def test_a_layer_and_its_gradient(name: str, int8: bool, tmp_path: Path) -> None
         assert relative_error(got[0], want.detach()) < LOGITS_FP32
         for found, gradient in zip(got[1:], gradients, strict=True):
             assert relative_error(found[0], gradient) < GRADIENT
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_alone(name: str, tmp_path: Path) -> None:
+    """As `forward` has it, which takes no gradient."""
+    layer = LAYERS[name]
+    torch.manual_seed(0)
+    x, scale, bias = torch.randn(TOKENS, 3, WIDTH), torch.randn(WIDTH), torch.randn(WIDTH)
+    graph = build(tmp_path, layer, int8=False, differentiate=False)
+    (y,) = graph.run(None, {"x": x.numpy(), "scale": scale.numpy(), "bias": bias.numpy()})
+    want = layer.torch(F.layer_norm(x, (WIDTH,), scale, bias, EPSILON))
+    assert relative_error(y, want.detach()) < LOGITS_FP32
 
 
 def test_every_activation_is_here() -> None:
