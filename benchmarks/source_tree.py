@@ -79,7 +79,7 @@ class SourceTree:
 @contextmanager
 def at_commit(commit: str) -> Iterator[SourceTree]:
     """The tree as it was at a commit, in a folder that is gone afterwards."""
-    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
+    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             archive.extractall(folder, filter="data")
