@@ -1,6 +1,7 @@
 """Small random stores and bundles, and labelled folders, made once a run."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +74,13 @@ def make_bundle(make_store: Callable[..., Store], tmp_path_factory: pytest.TempP
         return made[key]
 
     return make
+
+
+@pytest.fixture
+def broken(make_bundle: Callable[..., Path], tmp_path: Path) -> Path:
+    """A copy of a bundle that a test may damage; `tests/bundles.py` has how."""
+    shutil.copytree(make_bundle(), tmp_path / "bundle")
+    return tmp_path / "bundle"
 
 
 @pytest.fixture

@@ -1,73 +1,37 @@
 """Who may import whom, what is public, and what the wheel holds."""
 
 import ast
-import os
 import subprocess
 import sys
-import tomllib
 import zipfile
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import import_graph
 import pytest
+from source_tree import NOT_SHIPPED, ROOT, SourceTree, below, imports
 
 import pluto_edge
 import pluto_edge.cli
 from attacks import ATTACKS
 from tests.observe.recordings import made, write
 
-ROOT = Path(__file__).parent.parent
 HEAVY = {"torch", "timm", "torchvision", "onnx", "onnxscript", "onnx_ir"}
-SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-NOT_SHIPPED = {"attacks", "benchmarks", "build", "docs", "examples", "tests"}
-
-
-def imports(file: Path, *, at_once: bool = False) -> set[str]:
-    """Every name that a file imports, or only those that it imports as soon as it is imported itself."""
-    found = set()
-    waiting: list[ast.AST] = [ast.parse(file.read_text())]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-        if at_once and isinstance(node, ast.FunctionDef):
-            continue
-        if at_once and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            continue
-        waiting += ast.iter_child_nodes(node)
-    return found
-
-
-def below(folder: Path) -> list[Path]:
-    """Every Python file of a folder and of the folders in it; links are not followed."""
-    found = [Path(at, name) for at, _, names in os.walk(folder) for name in names]
-    return sorted(file for file in found if file.suffix == ".py")
+TREE = SourceTree(ROOT)
+SETUPTOOLS = TREE.setuptools
+FILES = TREE.files
 
 
 def sources(folder: str) -> list[Path]:
     return below(ROOT / folder)
 
 
-def shipped() -> list[Path]:
-    folders = [f for f in ROOT.iterdir() if f.is_dir() and not f.is_symlink() and f.name not in NOT_SHIPPED]
-    return [file for f in folders if not f.name.startswith(".") for file in below(f)]
-
-
-def module_name(file: Path) -> str:
-    """As it is imported."""
-    folder = file.parent.relative_to(ROOT).as_posix()
-    package = next((n for n, f in SETUPTOOLS["package-dir"].items() if f == folder), folder)
-    return package if file.stem == "__init__" else f"{package}.{file.stem}"
-
-
 def test_every_file_that_ships_is_in_a_declared_package() -> None:
     """A folder that setuptools is not told of would be missing from the wheel without a word."""
     declared = {(ROOT / folder).resolve() for folder in SETUPTOOLS["package-dir"].values()}
     assert sorted(SETUPTOOLS["packages"]) == sorted(SETUPTOOLS["package-dir"])
-    assert {file.parent for file in shipped()} == declared
-    assert {file.parent for file in shipped() if file.name == "__init__.py"} == declared
+    assert {file.parent for file in TREE.shipped} == declared
+    assert {file.parent for file in TREE.shipped if file.name == "__init__.py"} == declared
 
 
 @pytest.mark.parametrize("name", SETUPTOOLS["packages"])
@@ -77,18 +41,10 @@ def test_a_package_is_where_its_name_says(name: str) -> None:
     assert ROOT.joinpath(*name.split(".")).resolve() == folder
 
 
-FILES = {module_name(file): file for file in shipped()}
-
-
 def package_of(module: str) -> str:
     """`runtime` and so on: the folder at the top that a module is in; "" for the flat modules of pluto_edge."""
     parts = module.split(".")
     return parts[1] if f"pluto_edge.{parts[1] if len(parts) > 1 else ''}" in SETUPTOOLS["packages"] else ""
-
-
-def own(module: str, *, at_once: bool = False) -> set[str]:
-    """The modules of ours that a module imports."""
-    return {name for name in imports(FILES[module], at_once=at_once) if name in FILES} - {module}
 
 
 def of(*starts: str) -> list[str]:
@@ -136,7 +92,7 @@ def test_every_package_has_a_rule() -> None:
 def test_who_imports_whom(module: str) -> None:
     here = package_of(module)
     allowed = {"", here} | (MAY_IMPORT[here] if here or module == "pluto_edge" else set())
-    assert {package_of(name) for name in own(module)} <= allowed
+    assert {package_of(name) for name in TREE.own(module)} <= allowed
 
 
 @pytest.mark.parametrize("part", NEVER)
@@ -145,7 +101,7 @@ def test_the_layers_of_runtime(part: str) -> None:
     assert modules
     never = tuple(n if n == "pluto_edge" else f"{RUNTIME}.{n}" for n in NEVER[part])
     for module in modules:
-        assert not [n for n in own(module) if any(n == x or n.startswith(f"{x}.") for x in never)], module
+        assert not [n for n in TREE.own(module) if any(n == x or n.startswith(f"{x}.") for x in never)], module
 
 
 def test_every_part_of_runtime_has_a_rule() -> None:
@@ -177,7 +133,7 @@ def public(scope: ast.AST) -> list[ast.ClassDef | ast.FunctionDef]:
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Of what is imported at once; an import inside of a function or for types alone can wait."""
-    graph = {module: own(module, at_once=True) for module in FILES}
+    graph = {module: TREE.own(module, at_once=True) for module in FILES}
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
@@ -186,8 +142,19 @@ def test_no_package_imports_itself_by_way_of_others() -> None:
     for module in FILES:
         if module != "pluto_edge":
             here = package_of(module)
-            graph.setdefault(here, set()).update({package_of(n) for n in own(module)} - {here})
+            graph.setdefault(here, set()).update({package_of(n) for n in TREE.own(module)} - {here})
     TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_the_names_of_users_are_for_users(module: str) -> None:
+    """What ships imports them where they are made, so that the layers can be seen."""
+    assert not imports(FILES[module]) & {f"pluto_edge.{name}" for name in pluto_edge.__all__}
+
+
+def test_the_picture_is_what_the_imports_say() -> None:
+    true = (ROOT / "docs" / "imports.svg").read_text() == import_graph.picture()
+    assert true, "docs/imports.svg is out of date: run python benchmarks/import_graph.py"
 
 
 @pytest.mark.parametrize("module", of("pluto_edge.runtime", "pluto_edge.observe", "pluto_edge.bench"))

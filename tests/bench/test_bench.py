@@ -28,6 +28,7 @@ from pluto_edge.export.random_store import make_random_store
 from pluto_edge.manifest import Bundle
 from pluto_edge.runtime.engine.onnx_bytes import read_shapes
 from pluto_edge.runtime.engine.session import Engine
+from tests.bench.conftest import calm
 from tests.conftest import CLASSES, SIZE
 
 PLAN = Plan((1, 3), (1, 2, 3), repeats=2)
@@ -60,15 +61,6 @@ def assert_counted(path: Path) -> None:
     assert flops.count(Bundle(path)) == flops.Flops(
         *(products(path / f"{n}.onnx") for n in ("embed", "forward", "adapt"))
     )
-
-
-def calm(patch: pytest.MonkeyPatch) -> None:
-    """Small matrices, few processes, and a machine that does nothing else."""
-    patch.setattr(machine, "SIZES", (16,))
-    patch.setattr(machine, "SECONDS", 0.0)
-    patch.setattr(machine, "IDLE_SHARE", 0.0)
-    patch.setattr(machine, "load_average", lambda: 0.0)
-    patch.setattr(module, "STARTS", 2)
 
 
 @pytest.fixture(scope="module")

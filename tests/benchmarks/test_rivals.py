@@ -22,6 +22,7 @@ from pluto_edge.errors import BundleError
 from pluto_edge.manifest import Bundle
 from pluto_edge.store import Store
 from pluto_edge.tolerances import GRADIENT, LOGITS_INT8, TRAJECTORY_LOGITS, relative_error
+from tests.bench.conftest import calm
 from tests.reference.torch_pluto import ReliableOnly, TorchPluto
 
 BATCH = 6
@@ -29,9 +30,8 @@ OPTIONS = Namespace(batch=BATCH, repeats=1, threads=1, compile=0.0)
 
 
 @pytest.fixture(autouse=True)
-def calm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "SIZES", (16,))
-    monkeypatch.setattr(machine, "SECONDS", 0.0)
+def quick_but_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    calm(monkeypatch)
     monkeypatch.setattr(machine, "load_average", lambda: 1e3)
 
 

@@ -2,11 +2,11 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from PIL import Image
 from pluto_edge.cli import COMMANDS, doctor, main
 from pluto_edge.export import parity
 from pluto_edge.store import Store
+from tests.bundles import edit
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,33 +175,25 @@ def test_console_script() -> None:
     assert done.stdout.startswith("pluto-edge ")
 
 
-def test_info_prints_no_control_characters(
-    make_bundle: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_info_prints_no_control_characters(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A bundle from anywhere must not move the cursor, ring the bell or break the output."""
-    shutil.copytree(make_bundle(), tmp_path / "bundle")
-    file = tmp_path / "bundle/manifest.json"
-    manifest = json.loads(file.read_text())
-    manifest["classes"][0] = "\x1b[31mred\x07\u202e"
-    manifest["modules"][0]["source"] = "\x1b]0;title\x07"
-    manifest["writer"] = "evil\r\x1b[2K"
-    file.write_text(json.dumps(manifest))
-    assert main(["info", str(tmp_path / "bundle")]) == 0
+
+    def spoil(manifest: dict[str, Any]) -> None:
+        manifest["classes"][0] = "\x1b[31mred\x07\u202e"
+        manifest["modules"][0]["source"] = "\x1b]0;title\x07"
+        manifest["writer"] = "evil\r\x1b[2K"
+
+    edit(broken, spoil)
+    assert main(["info", str(broken)]) == 0
     out = capsys.readouterr().out
     assert "\\x1b[31mred\\x07\\u202e" in out and "\\x1b]0;title" in out
     assert all(c.isprintable() or c == "\n" for c in out)
 
 
-def test_descriptions_are_text(
-    make_bundle: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_descriptions_are_text(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Half a character can be written in JSON, and nowhere else."""
-    shutil.copytree(make_bundle(), tmp_path / "bundle")
-    file = tmp_path / "bundle/manifest.json"
-    manifest = json.loads(file.read_text())
-    manifest["classes"][0] = "half \ud800"
-    file.write_text(json.dumps(manifest))
-    assert main(["info", str(tmp_path / "bundle")]) == 2
+    edit(broken, lambda manifest: manifest.update(classes=["half \ud800", *manifest["classes"][1:]]))
+    assert main(["info", str(broken)]) == 2
     assert "manifest.json.classes[0]: want text, got '\\ud800' in it" in capsys.readouterr().err
 
 

@@ -74,6 +74,13 @@ def random_module(vit: TorchViT, dims: Dims) -> dict[str, torch.Tensor]:
     return {**tensors, **ln}
 
 
+def with_modules(feature: str, kind: Kind) -> tuple[TorchViT, Dims, tuple[int, int]]:
+    """A ViT with the feature, for modules of a kind and images of a size."""
+    architecture, options, size = FEATURES[feature]
+    vit = TorchViT(shake(create(architecture, size, TINY | options)))
+    return vit, Dims(kind, 4, vit.layout.width, vit.layout.depth, CLASSES), size
+
+
 def run_graphs(
     folder: Path, vit: TorchViT, dims: Dims, pixels: torch.Tensor, module: dict[str, torch.Tensor]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -140,9 +147,7 @@ def test_feature_equals_timm(feature: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_feature_with_modules_equals_torch(feature: str, kind: Kind, tmp_path: Path) -> None:
-    architecture, options, size = FEATURES[feature]
-    vit = TorchViT(shake(create(architecture, size, TINY | options)))
-    dims = Dims(kind, 4, vit.layout.width, vit.layout.depth, CLASSES)
+    vit, dims, size = with_modules(feature, kind)
     module = random_module(vit, dims)
     pixels = torch.randn(3, 3, *size)
     want_tokens, want_x = vit.embed(pixels)
@@ -163,9 +168,7 @@ def test_gradients_of_every_feature(feature: str, kind: Kind, tmp_path: Path) ->
     Of entropy alone, of all terms at random, and of the alignment of one block after another: a gradient that
     enters at the wrong block, or at the wrong tokens, would be a small part of the whole.
     """
-    architecture, options, size = FEATURES[feature]
-    vit = TorchViT(shake(create(architecture, size, TINY | options)))
-    dims = Dims(kind, 4, vit.layout.width, vit.layout.depth, CLASSES)
+    vit, dims, size = with_modules(feature, kind)
     module = random_module(vit, dims)
     with WeightsFile(tmp_path / "weights.bin") as weights:
         g = GraphBuilder("adapt", weights)

@@ -17,9 +17,9 @@ from safetensors.numpy import load_file, save_file
 from pluto_edge import tolerances
 from pluto_edge._ort import onnxruntime
 from pluto_edge.errors import BundleError, ParityError, StoreError
-from pluto_edge.export import exporter, kernels, parity
+from pluto_edge.export import exporter, parity
 from pluto_edge.export.exporter import run_export
-from pluto_edge.export.graph import GraphBuilder, WeightsFile
+from pluto_edge.export.graph import GraphBuilder
 from pluto_edge.manifest import MANIFEST, Bundle
 from pluto_edge.modules import LOGIT_MEANS, Kind
 from pluto_edge.store import Store
@@ -241,23 +241,6 @@ run_export({str(make_store().path)!r}, {str(out)!r}, force=True, on_stage=stop)
     Bundle(out)
     run_export(make_store().path, out, force=True)  # and sweeps up what the killed one left
     assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
-
-
-def test_every_operator_has_a_cuda_kernel(make_bundle: Callable[..., Path], kind: Kind) -> None:
-    for precision in ("fp32", "fp16"):
-        for name in ("embed.onnx", "forward.onnx", "adapt.onnx"):
-            assert kernels.without_cuda_kernel(make_bundle(kind, precision=precision) / name) == []
-
-
-def test_missing_cuda_kernels_are_named(make_bundle: Callable[..., Path], tmp_path: Path) -> None:
-    problems = kernels.without_cuda_kernel(make_bundle(precision="int8") / "forward.onnx")
-    assert any("DynamicQuantizeLinear" in p for p in problems)
-    assert any("MatMulInteger has no CUDA kernel for T1=uint8" in p for p in problems)
-    with WeightsFile(tmp_path / "weights.bin") as weights:
-        g = GraphBuilder("g", weights)
-        g.output("y", g.op("Det", g.input("x", ["batch", 2, 2], "")), ["batch"], "")
-    g.save(tmp_path / "g.onnx", {})
-    assert kernels.without_cuda_kernel(tmp_path / "g.onnx") == ["ai.onnx.Det (version 11) has no CUDA kernel"]
 
 
 def test_same_store_same_bytes(

@@ -5,10 +5,12 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from pluto_edge import Runtime, Stream
+from pluto_edge.observe.server import Server
 from pluto_edge.observe.view import View
 
 
@@ -29,9 +31,18 @@ class Answer:
         self.status, self.headers, self.body, self.text = status, headers, body, body.decode()
 
 
-def ask(view: View, path: str = "/", method: str = "GET", host: str | None = None, **headers: str) -> Answer:
+Served = View | Server  # either has an address
+
+
+def port(served: Served) -> int:
+    found = urlsplit(served.url).port
+    assert found is not None
+    return found
+
+
+def ask(view: Served, path: str = "/", method: str = "GET", host: str | None = None, **headers: str) -> Answer:
     """One request with exactly these headers; underscores in their names are dashes."""
-    connection = http.client.HTTPConnection("127.0.0.1", view._server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port(view), timeout=10)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     for name, value in {"Host": host or own(view), **headers}.items():
         connection.putheader(name.replace("_", "-"), value)
@@ -42,8 +53,8 @@ def ask(view: View, path: str = "/", method: str = "GET", host: str | None = Non
     return answer
 
 
-def own(view: View) -> str:
-    return f"127.0.0.1:{view._server.port}"
+def own(view: Served) -> str:
+    return f"127.0.0.1:{port(view)}"
 
 
 def press(view: View, path: str, **headers: str) -> Answer:
@@ -53,7 +64,13 @@ def press(view: View, path: str, **headers: str) -> Answer:
     return ask(view, path, "POST", **{k: v for k, v in sent.items() if v})
 
 
+def connected(view: Served, text: str = "") -> socket.socket:
+    """A connection on which this was sent; {host} is the server's own."""
+    connection = socket.create_connection(("127.0.0.1", port(view)), timeout=10)
+    connection.sendall(text.format(host=own(view)).encode())
+    return connection
+
+
 def raw(view: View, text: str) -> bytes:
-    with socket.create_connection(("127.0.0.1", view._server.port), timeout=10) as connection:
-        connection.sendall(text.format(host=own(view)).encode())
+    with connected(view, text) as connection:
         return b"".join(iter(lambda: connection.recv(65536), b""))

@@ -4,19 +4,18 @@ import http.client
 import re
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic
 
 import numpy as np
 import pytest
 
 from pluto_edge import ConfigError, Stream
 from pluto_edge.observe import server
-from pluto_edge.observe.server import Query, Reply
+from pluto_edge.observe.server import Query, Reply, Server
 from pluto_edge.observe.view import View
-from tests.observe.conftest import ask, own, press, raw
+from tests.observe.conftest import ask, connected, own, port, press, raw
 
 TOKEN = "a-token-of-some-length&%"
 
@@ -36,14 +35,14 @@ def test_every_answer_has_the_headers(view: View) -> None:
     "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "localhost.:{port}"]
 )
 def test_other_hosts_are_refused(view: View, host: str) -> None:
-    answer = ask(view, "/state", host=host.format(port=view._server.port))
+    answer = ask(view, "/state", host=host.format(port=port(view)))
     assert answer.status == 403
     assert "server" not in answer.text
 
 
 @pytest.mark.parametrize("host", ["localhost:{port}", "127.0.0.1:{port}", "[::1]:{port}", "LOCALHOST:{port}"])
 def test_own_hosts_are_served(view: View, host: str) -> None:
-    assert ask(view, host=host.format(port=view._server.port)).status == 200
+    assert ask(view, host=host.format(port=port(view))).status == 200
 
 
 def test_no_host_or_two_are_refused(view: View) -> None:
@@ -115,12 +114,6 @@ BEGUN = (
 )
 
 
-def connected(view: View, text: str = "") -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", view._server.port), timeout=10)
-    connection.sendall(text.format(host=own(view)).encode())
-    return connection
-
-
 @pytest.mark.parametrize("text", BEGUN)
 def test_requests_that_are_never_whole_are_ended(view: View, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.0)
@@ -128,35 +121,60 @@ def test_requests_that_are_never_whole_are_ended(view: View, monkeypatch: pytest
         assert connection.recv(1) == b""
 
 
-def test_a_whole_request_has_time_for_its_answer(
-    stream: Stream, view: View, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def serving(page: Callable[[Query], Reply]) -> Iterator[Server]:
+    """A server with this page and nothing else."""
+    served = Server("127.0.0.1", 0, None, pages={"/": page}, actions={})
+    try:
+        yield served
+    finally:
+        served.stop()
+
+
+def test_a_whole_request_has_time_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow disk is no slow browser: it has longer than a request may take to come."""
-    until: list[float] = []
-    monkeypatch.setattr(stream, "save", lambda path: until.extend(view._server._connections.values()))
-    began = monotonic()
-    assert press(view, "/save").status == 200
-    assert max(until) >= began + server.REPLY_SECONDS > began + server.REQUEST_SECONDS
+    now = [0.0]
+    monkeypatch.setattr(server, "monotonic", lambda: now[0])
+    assert server.REPLY_SECONDS > 2 * server.REQUEST_SECONDS
+
+    def page(query: Query) -> Reply:
+        now[0] += server.REPLY_SECONDS - 0.1
+        served.service_actions()  # which ends what takes too long
+        return Reply(b"late")
+
+    with serving(page) as served:
+        assert ask(served).text == "late"
 
 
-def never(view: View) -> threading.Event:
-    """The page takes for ever, until the event is set."""
+@contextmanager
+def never() -> Iterator[Server]:
+    """A page that takes for ever, until the block ends."""
     release = threading.Event()
 
     def page(query: Query) -> Reply:
         release.wait(10)
         return Reply(b"late")
 
-    view._server.pages = {"/": page}
-    return release
+    with serving(page) as served:
+        yield served
+        release.set()
 
 
-def test_an_answer_that_takes_too_long_is_ended(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REPLY_SECONDS", 0.0)
-    release = never(view)
-    with connected(view, WHOLE) as connection:
+    with never() as served, connected(served, WHOLE) as connection:
         assert connection.recv(1) == b""
-    release.set()
+
+
+def is_open(connection: socket.socket) -> bool:
+    """The server has neither ended it nor answered."""
+    connection.setblocking(False)
+    try:
+        return bool(connection.recv(1))
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
 
 
 @pytest.mark.parametrize("text", ["", *BEGUN])
@@ -169,7 +187,7 @@ def test_slow_connections_do_not_stop_the_page(view: View, text: str) -> None:
         for connection in slow[:3]:
             with suppress(ConnectionResetError):
                 assert connection.recv(1) == b""
-        assert sum(map(bool, tuple(view._server._connections.values()))) <= server.MAX_CONNECTIONS
+        assert sum(map(is_open, slow)) <= server.MAX_CONNECTIONS
     finally:
         for connection in slow:
             connection.close()
@@ -181,17 +199,15 @@ def test_connections_are_counted(view: View, monkeypatch: pytest.MonkeyPatch) ->
         assert connection.recv(1) == b""
 
 
-def test_threads_that_cannot_be_ended_are_counted(
-    stream: Stream, view: View, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_cannot_be_ended_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that hangs holds the threads of those who want to save; there are never more than so many."""
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
-    release, before = never(view), threading.active_count()
-    stuck = [connected(view, WHOLE) for _ in range(6)]
-    with suppress(ConnectionResetError):
-        assert stuck[-1].recv(1) == b""
-    assert threading.active_count() - before <= 4
-    release.set()
+    with never() as served:
+        before = threading.active_count()
+        stuck = [connected(served, WHOLE) for _ in range(6)]
+        with suppress(ConnectionResetError):
+            assert stuck[-1].recv(1) == b""
+        assert threading.active_count() - before <= 4
     for connection in stuck:
         connection.close()
 
@@ -208,12 +224,13 @@ def test_a_pace() -> None:
     np.testing.assert_allclose(waits, [0, 0, 0, 0.1, 0.2, 0.3, 0.1, 0, 0, 0, 0.1], atol=1e-9)
 
 
-def test_connections_come_at_the_pace(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_come_at_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(server, "sleep", waited.append)
-    monkeypatch.setattr(view._server, "pace", server.Pace(rate=10, burst=2, clock=lambda: 0.0))
-    for _ in range(5):
-        ask(view, "/state")
+    with serving(lambda query: Reply(b"here")) as served:
+        served.pace = server.Pace(rate=10, burst=2, clock=lambda: 0.0)
+        for _ in range(5):
+            ask(served)
     np.testing.assert_allclose(waited, [0.1, 0.2, 0.3])
 
 
@@ -233,7 +250,7 @@ def test_short_tokens_are_refused(stream: Stream) -> None:
 
 def test_a_port_that_is_taken(stream: Stream, view: View) -> None:
     with pytest.raises(ConfigError, match="port=0 picks a free one"):
-        View(stream, port=view._server.port)
+        View(stream, port=port(view))
 
 
 @pytest.fixture(params=["127.0.0.1", "0.0.0.0"])
@@ -243,7 +260,8 @@ def closed(stream: Stream, request: pytest.FixtureRequest) -> Iterator[View]:
 
 
 def test_nothing_without_the_token(stream: Stream, closed: View) -> None:
-    name = closed._server.cookie
+    cookie = ask(closed, closed.url[closed.url.index("/?") :]).headers["Set-Cookie"]
+    name = cookie.partition("=")[0]
     for path in ("/", "/state", "/nothing", "/?token=", "/?token=wrong", f"/state?token={TOKEN}"):
         assert ask(closed, path).status == 403
     for cookie in (f"{name}={TOKEN}", f"{name}=", "a=b", ";;=", f"{name}=gu\xe9ss"):
@@ -253,8 +271,7 @@ def test_nothing_without_the_token(stream: Stream, closed: View) -> None:
 
 
 def test_the_token_once_then_a_cookie(stream: Stream, closed: View) -> None:
-    path = closed.url.partition(f":{closed._server.port}")[2]
-    first = ask(closed, path)
+    first = ask(closed, closed.url[closed.url.index("/?") :])
     assert first.status == 200
     assert first.body == b""  # nothing but the way to the address without the token
     assert first.headers["Refresh"] == "0; url=/"
@@ -289,14 +306,14 @@ def has_ipv6() -> bool:
 
 def test_localhost_is_loopback(stream: Stream) -> None:
     with View(stream, "localhost", port=0) as view:
-        assert view.url == f"http://127.0.0.1:{view._server.port}/"
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", view.url)
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
 def test_ipv6_loopback(stream: Stream) -> None:
     with View(stream, "::1", port=0) as view:
-        assert view.url == f"http://[::1]:{view._server.port}/"
-        connection = http.client.HTTPConnection("::1", view._server.port, timeout=10)
+        assert re.fullmatch(r"http://\[::1\]:\d+/", view.url)
+        connection = http.client.HTTPConnection("::1", port(view), timeout=10)
         connection.request("GET", "/state")
         assert connection.getresponse().status == 200
         connection.close()
@@ -305,12 +322,12 @@ def test_ipv6_loopback(stream: Stream) -> None:
 def test_no_thread_and_no_port_is_left(stream: Stream, capfd: pytest.CaptureFixture[str]) -> None:
     before = set(threading.enumerate())
     with View(stream, port=0) as view:
-        port = view._server.port
-        idle = socket.create_connection(("127.0.0.1", port))
+        address = ("127.0.0.1", port(view))
+        idle = socket.create_connection(address)
         ask(view)
         ask(view, "/nothing")
     with idle:  # that it never asked for anything is no reason to stay
         assert set(threading.enumerate()) == before
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=5)
+        socket.create_connection(address, timeout=5)
     assert capfd.readouterr().err == ""

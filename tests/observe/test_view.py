@@ -15,7 +15,7 @@ from PIL import Image
 from pluto_edge import ImageError, Runtime, Stream
 from pluto_edge.observe import moment
 from pluto_edge.observe import view as view_module
-from pluto_edge.observe.moment import BUCKET, Chart
+from pluto_edge.observe.moment import BUCKET, Chart, Moment
 from pluto_edge.observe.view import View
 from pluto_edge.runtime.types import Point
 from tests.observe.conftest import ask, press
@@ -103,7 +103,7 @@ def test_a_full_timeline_is_few_points_also_when_modules_change() -> None:
     points = [
         Point(i + 1, i / 30, 0, 0.5, names[: 74 + i % 2], (1 / (74 + i % 2),) * (74 + i % 2)) for i in range(2000)
     ]
-    sent = moment._points(Chart().update(points))
+    sent = json.loads(Moment(0.0, {}, Chart().update(points), (), None).reply(0, 0))["points"]
     assert sent["modules"] == list(names)
     assert len(sent["frames"]) == 2000 // BUCKET <= 600
     assert {len(w) for w in sent["weights"]} == {75}

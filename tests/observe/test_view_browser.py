@@ -18,6 +18,7 @@ from PIL import Image
 from pluto_edge import Runtime, Stream
 from pluto_edge.observe.view import View
 from tests.observe.browser import chromium, look, missing, screenshot
+from tests.observe.conftest import own, port
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(missing()), reason=missing())]
 
@@ -289,19 +290,19 @@ def test_many_modules_share_a_colour(driver: Any, make_bundle: Any, frames: np.n
 def test_a_server_that_goes_and_comes(driver: Any, runtime: Runtime) -> None:
     with runtime.stream("a") as stream:
         with View(stream, port=0) as view:
-            port = view._server.port
+            there = port(view)
             driver.get(view.url)
             wait(lambda: text(driver, "#status") == "Waiting for the first frame")
         wait(lambda: text(driver, "#status") == "Server gone, trying again")
         assert not driver.find_element("css selector", "#reset").is_enabled()
-        with View(stream, port=port):
+        with View(stream, port=there):
             wait(lambda: text(driver, "#status") == "Waiting for the first frame")
             driver.get("about:blank")
 
 
 def test_the_token_leaves_the_address(driver: Any, runtime: Runtime) -> None:
     with runtime.stream("a") as stream, View(stream, "0.0.0.0", port=0, token=TOKEN) as view:
-        local = f"http://127.0.0.1:{view._server.port}/"
+        local = f"http://{own(view)}/"
         driver.get(local)
         assert "open this page" in text(driver, "body")
         driver.get(f"{local}?token={TOKEN}")

@@ -8,16 +8,19 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pluto_edge._files import whole_folder, write_bytes
 from pluto_edge.errors import StoreError
-from pluto_edge.modules import Module, SelectorWeights
+from pluto_edge.modules import Dims, Module, SelectorWeights
 from pluto_edge.runtime import persistence
 from pluto_edge.runtime.algorithm.state import State
+from pluto_edge.runtime.engine.network import Modules
 from pluto_edge.store import Store
+from tests.bundles import contents, write_over
 from tests.faults import hidden
 
 PAGE = 4096
@@ -62,10 +65,12 @@ def squeeze(disk: Path, need: int, act: Callable[[], object], check: Callable[[]
     return failed
 
 
-def test_a_state(disk: Path) -> None:
+def test_a_state(disk: Path, tmp_path: Path) -> None:
     """Whoever cannot save keeps what was saved."""
     selector = SelectorWeights.random(width=96, classes=10, hidden_x=32, hidden_l=32, out=32)
-    file = disk / "state"
+    manifest = SimpleNamespace(dims=Dims("vpt", 1, 96, 1, 10))
+    network: Any = SimpleNamespace(bundle=SimpleNamespace(hash="h", manifest=manifest), modules=Modules())
+    file, alone = disk / "state", tmp_path / "alone"
     steps = iter(range(1000))
 
     def save() -> None:
@@ -74,8 +79,9 @@ def test_a_state(disk: Path) -> None:
     save()
 
     def check() -> None:
-        metadata, _ = persistence._read(file)
-        assert metadata["bundle"] == "h"
+        """The newest is whole: there is no other where it is looked for."""
+        shutil.copy(file, alone)
+        persistence.restore(alone, State(selector), network)
 
     assert squeeze(disk, 24, save, check) >= 1  # the generation before the last makes room
     assert sorted(p.name for p in disk.iterdir()) == ["state", "state.previous"]
@@ -102,21 +108,18 @@ def test_a_module(disk: Path, make_store: Callable[..., Store]) -> None:
 
 def test_a_bundle_over_an_old_one(disk: Path, make_bundle: Callable[..., Path]) -> None:
     made = make_bundle("vpt", 1)
-    contents = {p.relative_to(made): p.read_bytes() for p in made.rglob("*") if p.is_file()}
-    total = sum(len(data) for data in contents.values())
+    files = contents(made)
+    total = sum(len(data) for data in files.values())
     assert 2 * total < SIZE - 64 * PAGE, "the disk of this test is too small for two bundles"
     target = disk / "bundle"
 
     def export() -> None:
-        with whole_folder(target) as folder:
-            (folder / "modules").mkdir()
-            for name, data in contents.items():
-                write_bytes(folder / name, data)
+        write_over(target, files)
 
     export()
 
     def check() -> None:
-        assert {p.relative_to(target): p.read_bytes() for p in target.rglob("*") if p.is_file()} == contents
+        assert contents(target) == files
 
     assert squeeze(disk, total // PAGE + 24, export, check) > 10
     assert hidden(disk) == []

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -351,3 +352,42 @@ def test_any_mutation_is_refused_or_harmless(tmp_path: Path, data: st.DataObject
         assert str(problem)
     else:
         assert usable(got)
+
+
+@pytest.mark.parametrize("key", ["schema_version", "bundle", "counters", "digest"])
+def test_tensors_that_are_no_state(tmp_path: Path, key: str) -> None:
+    """Any safetensors file may lie there: what is missing is named, and the state before it is taken."""
+    file = tmp_path / "state"
+    save(file, 1)
+    save(file, 2)
+    with safe_open(file, framework="numpy") as opened:
+        metadata = {k: v for k, v in opened.metadata().items() if k != key}
+    file.unlink()
+    save_file({"x": np.zeros(1)}, file, metadata)
+    assert restore(file).steps == 1
+    (tmp_path / "state.previous").unlink()
+    with pytest.raises(StoreError, match=f"its metadata has no '{key}'"):
+        restore(file)
+
+
+def test_a_state_of_modules_that_are_gone_or_others(tmp_path: Path) -> None:
+    """It is refused and says of whom: what was learned belongs to the tensors that learned it."""
+    file = tmp_path / "state"
+    save(file, 1)
+    gone: Any = SimpleNamespace(bundle=NETWORK.bundle, modules=Modules(other=SimpleNamespace(digest="d")))
+    with pytest.raises(StoreError, match="it has learned for module 'm', which is not loaded; add it first"):
+        persistence.restore(file, State(SELECTOR), gone)
+    persistence.save(file, replace(state(2), digests={"m": "e"}), "h")
+    with pytest.raises(StoreError, match="for another module 'm' than the one that is loaded"):
+        restore(file)
+
+
+def test_where_nothing_was_saved(tmp_path: Path) -> None:
+    """`saved` is what whoever would start fresh asks; a link that leads nowhere is not nothing."""
+    file = tmp_path / "state"
+    newest, previous = persistence.generations(file)
+    assert (newest.name, previous.name) == ("state", "state.previous") and not persistence.saved(file)
+    previous.symlink_to(tmp_path / "nowhere")
+    assert persistence.saved(file)
+    with pytest.raises(StoreError, match="no whole state to restore"):
+        restore(file)

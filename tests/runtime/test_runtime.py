@@ -18,7 +18,7 @@ from pluto_edge.preprocess import ImageBatch
 from pluto_edge.store import Store
 from pluto_edge.vit.backbone import load_backbone
 from pluto_edge.vit.torch_vit import TorchSelector, TorchViT
-from tests.runtime.conftest import edit, seal
+from tests.bundles import edit, seal
 
 LOGITS_ABSOLUTE = 1e-4  # what the project promises of predictions, in logits
 

@@ -15,16 +15,16 @@ from pluto_edge.train import data, trainer
 from pluto_edge.train.cache import WORK, Cache
 from pluto_edge.train.data import Domain, Sample, scan
 from pluto_edge.train.recipe import Recipe, SelectorRecipe
-from pluto_edge.train.trainer import BackboneChoice, TrainReport, create_store, run_train
+from pluto_edge.train.trainer import TrainReport, run_train
 from pluto_edge.vit.backbone import load_backbone
 from pluto_edge.vit.torch_vit import TorchViT
-from tests.shapes import ARCHITECTURE, SIZE, write_domain
+from tests.shapes import write_domain
+from tests.train.conftest import new_store
 
 
 @pytest.fixture
-def store(photos: Path, weights: Path, tmp_path: Path) -> Store:
-    choice = BackboneChoice(ARCHITECTURE, SIZE, weights)
-    return create_store(tmp_path / "store", choice, scan(photos)[0].classes, "vpt", 4)
+def store(weights: Path, tmp_path: Path) -> Store:
+    return new_store(tmp_path / "store", weights, "vpt")
 
 
 @pytest.fixture

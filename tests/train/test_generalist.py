@@ -16,10 +16,11 @@ from pluto_edge.train.home import SHARES
 from pluto_edge.train.module import train_module
 from pluto_edge.train.pool import Pool
 from pluto_edge.train.recipe import Recipe, SelectorRecipe
-from pluto_edge.train.trainer import BackboneChoice, TrainReport, create_store, run_train
+from pluto_edge.train.trainer import TrainReport, run_train
 from pluto_edge.vit.backbone import load_backbone
 from pluto_edge.vit.torch_vit import TorchViT
-from tests.shapes import ARCHITECTURE, SIZE, write_domain
+from tests.shapes import write_domain
+from tests.train.conftest import new_store, stopped_in_its_second_epoch
 
 RECIPE = Recipe(epochs=2, batch=8)
 
@@ -37,9 +38,8 @@ class Lines:
 
 
 @pytest.fixture
-def store(photos: Path, weights: Path, tmp_path: Path) -> Store:
-    choice = BackboneChoice(ARCHITECTURE, SIZE, weights)
-    return create_store(tmp_path / "store", choice, scan(photos)[0].classes, "adapter", 4)
+def store(weights: Path, tmp_path: Path) -> Store:
+    return new_store(tmp_path / "store", weights)
 
 
 def train(store: Store, photos: Path, **more: object) -> TrainReport:
@@ -127,20 +127,8 @@ def test_it_goes_on_to_the_same_bytes(
     store: Store, photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in its second epoch, when the specialists are done."""
-    original = trainer.train_module
-
-    def stop(*arguments: object) -> object:
-        *first, step = arguments
-
-        def counted(done: int, total: int, note: str) -> None:
-            step(done, total, note)  # type: ignore[operator]
-            if total == 12 and done == 8:  # 48 images in batches of 8, two epochs
-                raise KeyboardInterrupt
-
-        return original(*first, counted)  # type: ignore[arg-type]
-
     with monkeypatch.context() as patched:
-        patched.setattr(trainer, "train_module", stop)
+        patched.setattr(trainer, "train_module", stopped_in_its_second_epoch(trainer.train_module))
         with pytest.raises(KeyboardInterrupt):
             train(store, photos)
     assert Store(store.path).names == ("dawn", "noon")
@@ -148,8 +136,7 @@ def test_it_goes_on_to_the_same_bytes(
     assert pool.checkpoint.is_file()
     train(store, photos)
     assert not pool.checkpoint.exists()
-    choice = BackboneChoice(ARCHITECTURE, SIZE, weights)
-    whole = create_store(tmp_path / "whole", choice, store.config.classes, "adapter", 4)
+    whole = new_store(tmp_path / "whole", weights)
     train(whole, photos)
     for name in ("dawn", "noon", "generalist"):
         assert store.module_file(name).read_bytes() == whole.module_file(name).read_bytes()

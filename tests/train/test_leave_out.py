@@ -15,15 +15,15 @@ from pluto_edge.train import leave_out as library
 from pluto_edge.train.data import Domain, scan
 from pluto_edge.train.leave_out import leave_out
 from pluto_edge.train.recipe import Recipe, SelectorRecipe
-from pluto_edge.train.trainer import BackboneChoice, create_store, run_train
-from tests.shapes import ARCHITECTURE, SIZE, write_domain
+from pluto_edge.train.trainer import run_train
+from tests.shapes import write_domain
+from tests.train.conftest import new_store, stopped_in_its_second_epoch
 
 RECIPE, SELECTOR = Recipe(epochs=2, batch=8), SelectorRecipe(epochs=2)
 
 
 def trained(path: Path, weights: Path, domains: list[Domain]) -> Store:
-    choice = BackboneChoice(ARCHITECTURE, SIZE, weights)
-    store = create_store(path, choice, domains[0].classes, "adapter", 4)
+    store = new_store(path, weights)
     run_train(store, domains, recipe=RECIPE, selector=SELECTOR)
     return Store(path)
 
@@ -83,19 +83,8 @@ def test_the_second_time_nothing_is_trained_or_decoded(
 def test_a_stopped_generalist_goes_on_to_the_same_bytes(
     store: Store, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = library.train_module
-
-    def stop(*arguments: object) -> object:
-        *first, _ = arguments
-
-        def counted(done: int, total: int, note: str) -> None:
-            if done == 8:  # in the second epoch
-                raise KeyboardInterrupt
-
-        return original(*first, counted)  # type: ignore[arg-type]
-
     with monkeypatch.context() as patched:
-        patched.setattr(library, "train_module", stop)
+        patched.setattr(library, "train_module", stopped_in_its_second_epoch(library.train_module))
         with pytest.raises(KeyboardInterrupt):
             leave_out(store, scan(photos), "night", tmp_path / "stopped", RECIPE, SELECTOR)
     assert not (tmp_path / "stopped").exists()

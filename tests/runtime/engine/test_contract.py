@@ -14,7 +14,7 @@ from pluto_edge.errors import BundleError
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle
 from pluto_edge.runtime.engine.contract import OPERATORS, contracts
 from pluto_edge.runtime.engine.onnx_bytes import MAX_BYTES, read_graph
-from tests.runtime.conftest import seal
+from tests.bundles import seal
 
 ROOT = Path(__file__).parents[3]
 
