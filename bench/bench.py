@@ -2,18 +2,17 @@
 
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from time import perf_counter
 
 import numpy as np
 
 from pluto_edge._ort import onnxruntime as ort
-from pluto_edge.bench import flops, fresh, machine
-from pluto_edge.bench.flops import Flops
+from pluto_edge.bench import fresh, machine
 from pluto_edge.bench.workload import images, open_runtime
 from pluto_edge.errors import ConfigError
-from pluto_edge.manifest import EMBED, FORWARD, Bundle, Precision
+from pluto_edge.manifest import EMBED, FORWARD, Bundle, Flops, Precision
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
@@ -90,7 +89,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Part:
-    """One part at one batch; `gflops` a second and `share` of the peak where it is matrix products."""
+    """One part at one batch; `gflops` a second and `share` of the peak for graphs whose operations are known."""
 
     name: str
     batch: int
@@ -114,7 +113,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Report:
-    """All that was measured, and what it was measured on. `busy` says why times are not to be trusted."""
+    """All that was measured, and what it was measured on.
+
+    `busy` says why times are not to be trusted; `flops` is None where the bundle does not say.
+    """
 
     bundle: str
     bundle_sha256: str
@@ -129,7 +131,7 @@ class Report:
     busy: tuple[str, ...]
     load: float | None
     peak: machine.Peak
-    flops: Flops
+    flops: Flops | None
     starts: tuple[fresh.Start, ...]
     memory: fresh.Memory
     parts: tuple[Part, ...]
@@ -168,7 +170,7 @@ def bench(
         raise ConfigError(f"modules: the bundle has {len(manifest.modules)}, {plan.modules[-1]} were asked for")
     engine = Engine.of(manifest.precision, providers, threads)
     on_stage("peak of matrix products")
-    peak, counts = machine.measure_peak(engine), flops.count(bundle)
+    peak = machine.measure_peak(engine)
     busy = machine.busy(engine, load, peak)
     for reason in busy:
         on_stage(f"the machine is busy: {reason}")
@@ -176,7 +178,7 @@ def bench(
     starts = [fresh.cold_start(bundle.path, providers, threads) for _ in range(STARTS)]
     memory = fresh.peak_memory(bundle.path, providers, threads, plan.batches[-1])
     parts: list[Part] = []
-    workbench = Workbench(bundle, engine, plan, peak, counts)
+    workbench = Workbench(bundle, engine, plan, peak)
     for batch in plan.batches:
         on_stage(f"parts: batch {batch}")
         parts += workbench.parts(batch)
@@ -198,7 +200,7 @@ def bench(
         busy=busy,
         load=load,
         peak=peak,
-        flops=counts,
+        flops=manifest.flops,
         starts=tuple(starts),
         memory=memory,
         parts=tuple(parts),
@@ -231,9 +233,11 @@ def measure_cell(bundle: Bundle, size: Size, plan: Plan, providers: str, threads
 class Workbench:
     """A bundle's graphs and selector one by one, in the micro-batches that the runtime cuts a batch into."""
 
-    def __init__(self, bundle: Bundle, engine: Engine, plan: Plan, peak: machine.Peak, counts: Flops) -> None:
-        self._bundle, self._engine, self._plan = bundle, engine, plan
-        self._peak, self._counts = peak, counts
+    def __init__(self, bundle: Bundle, engine: Engine, plan: Plan, peak: machine.Peak) -> None:
+        self._bundle = bundle
+        self._engine = engine
+        self._plan = plan
+        self._peak = peak
         self._network = Network(bundle, engine)
         kept = contracts(bundle.manifest)
         self._embed, self._forward = (engine.open(bundle.file(name), kept[name]) for name in (EMBED, FORWARD))
@@ -249,16 +253,18 @@ class Workbench:
         prepared = ImageBatch(images(self._bundle, batch), self._bundle.manifest.preprocessing)
         names = self._bundle.manifest.names[: self._plan.modules[-1]]
         network = self._network
-        passed, weights = network.run(prepared, {}, names), network.selector
+        passed = network.run(prepared, {}, names)
 
         def prepare() -> None:
             for size in micro_batches(batch, network.micro_batch):
                 _ = prepared[:size]
 
         def select() -> None:
-            selector.select(selector.weights(weights, passed.x_hat, passed.logits), None)
+            selector.select(selector.weights(network.selector, passed.x_hat, passed.logits), None)
 
-        counts, peak = self._counts, self._peak
+        known = self._bundle.manifest.flops
+        counts: dict[str, int] = {} if known is None else asdict(known)
+        peak = self._peak
         graph_peak = peak.int8 if self._bundle.manifest.precision == "int8" and peak.int8 else peak.fp32
         embed, forward, adapt = (
             self._graph(graph, prepared, step, embedded=graph is not self._embed)
@@ -270,9 +276,9 @@ class Workbench:
         )
         return [
             self._part("prepare", batch, prepare),
-            self._part("embed", batch, embed, counts.embed, peak.fp32),
-            self._part("forward", batch, forward, counts.forward, graph_peak),
-            self._part("adapt", batch, adapt, counts.adapt, graph_peak),
+            self._part("embed", batch, embed, counts.get("embed"), peak.fp32),
+            self._part("forward", batch, forward, counts.get("forward"), graph_peak),
+            self._part("adapt", batch, adapt, counts.get("adapt"), graph_peak),
             self._part("selector", batch, select),
         ]
 

@@ -14,6 +14,7 @@ from pluto_edge._files import found, sha256, whole_folder, write_tensors, write_
 from pluto_edge._schema import to_text
 from pluto_edge.errors import BackboneError, BundleError, ParityError, StoreError
 from pluto_edge.export import kernels
+from pluto_edge.export.flops import count_flops
 from pluto_edge.export.graph import GraphBuilder, WeightsFile
 from pluto_edge.export.parity import compare
 from pluto_edge.export.quantize import quantize_dynamic
@@ -104,6 +105,7 @@ def run_export(
             files=_hash_files(folder),
             adaptation=source.config.adaptation,
             parity=parity,
+            flops=count_flops(vit.vit, dims),
             tools=_tools(),
         )
         write_text(folder / MANIFEST, to_text(manifest))

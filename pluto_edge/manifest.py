@@ -23,10 +23,11 @@ from pluto_edge.preprocess import Preprocessing
 from pluto_edge.seen import Seen, read_seen
 from pluto_edge.version import WRITER
 
-__all__ = ["Bundle", "FileEntry", "Manifest", "ModuleEntry", "ParityEntry", "Precision"]
+__all__ = ["Bundle", "FileEntry", "Flops", "Manifest", "ModuleEntry", "ParityEntry", "Precision"]
 
 SCHEMA_VERSION = 2  # 1 had graphs without activations, and a gradient of the mean entropy alone
 MAX_DIM = 1_000_000
+MAX_FLOPS = 10**18  # of an image: far beyond the largest ViTs, and still exact enough as a float
 MANIFEST, WEIGHTS = "manifest.json", "weights.bin"
 EMBED, FORWARD, ADAPT = "embed.onnx", "forward.onnx", "adapt.onnx"
 SELECTOR, BACKBONE_LN, SEEN = "selector.safetensors", "layernorm.safetensors", "seen.safetensors"
@@ -82,8 +83,22 @@ class ParityEntry:
 
 
 @dataclass(frozen=True)
+class Flops:
+    """Operations of one image's matrix products: in `embed`, and in `forward` and `adapt` with one module."""
+
+    embed: int
+    forward: int
+    adapt: int
+
+    def __post_init__(self) -> None:
+        for name in ("embed", "forward", "adapt"):
+            if not 0 < getattr(self, name) <= MAX_FLOPS:
+                raise ConfigError(f"{name}: want 1 to {MAX_FLOPS:,} operations, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """`manifest.json`."""
+    """`manifest.json`; `flops` is None in bundles of before they were counted."""
 
     architecture: str
     precision: Precision
@@ -95,6 +110,7 @@ class Manifest:
     files: dict[str, FileEntry]
     adaptation: AdaptConfig
     parity: tuple[ParityEntry, ...] = ()
+    flops: Flops | None = None
     tools: dict[str, str] = field(default_factory=dict)
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION

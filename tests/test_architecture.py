@@ -299,6 +299,8 @@ def test_wheel_has_one_import_root(tmp_path: Path) -> None:
         "runtime/stream/stream.py",
         "observe/view.html",
         "bench/bench.py",
+        "bench/matmul_fp32.onnx",
+        "bench/matmul_int8.onnx",
         "vit/backbone.py",
         "cli/eval.py",
         "export/exporter.py",
