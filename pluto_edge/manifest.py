@@ -168,6 +168,13 @@ class Bundle:
         for name, entry in self.manifest.files.items():
             self._check_file(name, entry, verify)
 
+    def __repr__(self) -> str:
+        m = self.manifest
+        return (
+            f"Bundle({str(self.path)!r}: {m.architecture}, {m.precision}, {m.dims.kind} of size {m.dims.size}, "
+            f"{len(m.modules)} modules, {len(m.classes)} classes)"
+        )
+
     @property
     def hash(self) -> str:
         """What tells this bundle from every other: the sha256 of its manifest."""

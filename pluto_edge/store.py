@@ -140,6 +140,13 @@ class Store:
         check_version(data, SCHEMA_VERSION, str(file), StoreError)
         self.config = decode(StoreConfig, data, file.name, StoreError)
 
+    def __repr__(self) -> str:
+        c = self.config
+        return (
+            f"Store({str(self.path)!r}: {c.backbone.architecture}, {c.kind} of size {c.size}, "
+            f"{len(self.names)} modules, {len(c.classes)} classes)"
+        )
+
     @classmethod
     def create(cls, path: str | Path, config: StoreConfig) -> "Store":
         """A new store with no module yet; a folder that is not empty is refused."""

@@ -1,4 +1,4 @@
-"""What a runtime or a stream says: values, which import nothing else of pluto-edge."""
+"""What a runtime or a stream says: values, which import nothing else of pluto-edge but how they are shown."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -6,15 +6,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge.runtime.prediction_html import prediction_html
+
 __all__ = ["Event", "Kind", "Point", "Prediction", "StreamMetrics"]
 
 Array = NDArray[np.float32]
 Kind = Literal["step", "gather", "rollback", "change", "reset", "restore", "module"]
 
 MAX_EVENTS = 1000  # that are kept
+SHOWN = 3  # images, and modules, that a prediction's repr names
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """What the blended modules say of a batch of B images.
 
@@ -32,15 +35,37 @@ class Prediction:
 
     labels: NDArray[np.intp]
     classes: tuple[str, ...]
-    probabilities: Array = field(repr=False)
-    logits: Array = field(repr=False)
-    weights: Array = field(repr=False)
-    modules: tuple[str, ...] = field(repr=False)
+    probabilities: Array
+    logits: Array
+    weights: Array
+    modules: tuple[str, ...]
     selected: tuple[str, ...]
-    entropy: Array = field(repr=False)
+    entropy: Array
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def confidence(self) -> Array:
+        """[B] probability of the class that each image was given."""
+        return self.probabilities[np.arange(len(self)), self.labels]
+
+    def __repr__(self) -> str:
+        said = [f"{name} {share:.2f}" for name, share in zip(self.classes, self.confidence, strict=True)]
+        mean = self._by_module(self.weights.mean(axis=0))
+        leading = [f"{name} {weight:.2f}" for name, weight in mean.items()]
+        count = f"{len(self)} images: " if len(self) > 1 else ""
+        return f"Prediction({count}{_some(said)}; modules: {_some(leading)})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        weights = [self._by_module(row) for row in self.weights]
+        return prediction_html(self.classes, self.confidence.tolist(), weights)
+
+    def _by_module(self, weights: Array) -> dict[str, float]:
+        """Those that took part, heaviest first."""
+        found = {name: float(weight) for name, weight in zip(self.modules, weights, strict=True) if weight > 0}
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 @dataclass(frozen=True)
@@ -128,3 +153,7 @@ class StreamMetrics:
     misfit: float | None = None
     misfit_first: float | None = None
     failed: int = 0
+
+
+def _some(texts: list[str]) -> str:
+    return ", ".join(texts[:SHOWN]) + (", …" if len(texts) > SHOWN else "")

@@ -103,6 +103,10 @@ class Stream:
         self._lock = threading.Lock()
         self._pending: Future[None] | None = None
 
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "frozen" if self.frozen else "learning"
+        return f"Stream({self.name!r}: {state}, {self.learner.frame} frames, a step every {self.every})"
+
     def __call__(self, frame: Images) -> Prediction:
         """Predict one frame with what was learned so far, and learn from it when its batch is full."""
         if self.closed:
