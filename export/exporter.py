@@ -60,7 +60,7 @@ class ExportReport:
 
 def run_export(
     store: str | Path,
-    out: str | Path,
+    out: str | Path = "bundle",
     *,
     precision: Precision = "fp32",
     force: bool = False,
@@ -68,11 +68,14 @@ def run_export(
 ) -> ExportReport:
     """Compile `store` into the bundle `out`; nothing is left at `out` when anything goes wrong.
 
+    Every graph is compared with torch before the bundle is kept; a mismatch is a `ParityError`.
+
     Args:
-        store: a module store.
+        store: a module store, as `train` writes it.
         out: the bundle's folder. One that is there already is replaced only with `force`, and only if it is
             a bundle.
         precision: `fp32`; `fp16` for CUDA; `int8` for CPU.
+        force: replace a bundle that is there.
         on_stage: called with each of `STAGES` when it starts.
     """
     source, out = Store(store), Path(out)

@@ -97,7 +97,7 @@ def of(*starts: str) -> list[str]:
 
 # package: the packages that it may import; "" are the flat modules of pluto_edge, which all may import
 MAY_IMPORT: dict[str, set[str]] = {
-    "": {"runtime"},  # pluto_edge/__init__.py alone, for its lazy names
+    "": {"train", "export", "runtime", "observe", "evaluate"},  # pluto_edge/__init__.py alone, for its lazy names
     "vit": set(),
     "train": {"vit"},
     "export": {"vit"},

@@ -50,11 +50,16 @@ class BackboneChoice:
 
 @dataclass(frozen=True)
 class TrainReport:
+    """What a training made; as text, the table of accuracies and how the selector does."""
+
     store: Path
     matrix: dict[str, dict[str, float]]  # module, domain: accuracy on the domain's validation data
     selector: SelectorReport
     skipped: tuple[str, ...]
     generalist: float | None = None  # its accuracy on all domains' validation data together
+
+    def __str__(self) -> str:
+        return f"{report.table(self.matrix)}\n\nall validation images: {report.summary(self)}"
 
 
 def create_store(path: Path, choice: BackboneChoice, classes: Sequence[str], kind: Kind, size: int) -> Store:
