@@ -43,7 +43,10 @@ def run(name: str, seconds: float, folder: Path) -> Tally:
 
 
 def main() -> None:
-    name, seconds, folder, place = sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
+    name = sys.argv[1]
+    seconds = sys.argv[2]
+    folder = Path(sys.argv[3])
+    place = Path(sys.argv[4])
     import atheris
 
     with atheris.instrument_imports(include=["pluto_edge"]):

@@ -167,7 +167,9 @@ class _Board:
         self._shared = _CONTEXT.Array("d", 3 + 2 * tasks, lock=False)
 
     def begin(self, task: int, seed: int) -> None:
-        self._shared[0], self._shared[1], self._shared[2] = task, seed, monotonic()
+        self._shared[0] = task
+        self._shared[1] = seed
+        self._shared[2] = monotonic()
 
     def rest(self) -> None:
         """No case is under way."""
@@ -232,7 +234,8 @@ def run(tasks: Sequence[Task], package: str = "attacks") -> dict[str, Tally]:
 
 def _watch(tasks: Sequence[Task], package: str, within: Path, tallies: dict[str, Tally]) -> list[Task]:
     """One worker, until it is done, crashes or hangs; gives the tasks that are left."""
-    board, (inbox, outbox) = _Board(len(tasks)), _CONTEXT.Pipe(duplex=False)
+    board = _Board(len(tasks))
+    inbox, outbox = _CONTEXT.Pipe(duplex=False)
     worker = _CONTEXT.Process(target=_work, args=(tasks, package, within, board, outbox), daemon=True)
     began = monotonic()
     worker.start()

@@ -42,10 +42,13 @@ def attack(place: Path) -> Iterator[Case]:
 
 def _small(data: dict[str, object]) -> bytes:
     """The same bundle with one module and two comparisons: most of a manifest is repetition."""
-    modules, parity, files = data["modules"], data["parity"], data["files"]
+    modules = data["modules"]
+    parity = data["parity"]
+    files = data["files"]
     assert isinstance(modules, list) and isinstance(parity, list) and isinstance(files, dict)
     kept = f"modules/{modules[0]['name']}.safetensors"
-    data["modules"], data["parity"] = modules[:1], parity[:2]
+    data["modules"] = modules[:1]
+    data["parity"] = parity[:2]
     data["files"] = {n: e for n, e in files.items() if n == kept or not n.startswith("modules/")}
     return json.dumps(data).encode()
 

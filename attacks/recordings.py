@@ -43,7 +43,8 @@ def attack(place: Path) -> Iterator[Case]:
         def case(rng: Random) -> None:
             changed = list(lines)
             for _ in range(rng.randint(1, 3)):
-                at, kind = rng.randrange(len(changed)), rng.randrange(8)
+                at = rng.randrange(len(changed))
+                kind = rng.randrange(8)
                 if kind < 5:
                     changed[at] = mutate_json(rng, lines[at % len(lines)]) + b"\n"
                 elif kind == 5:

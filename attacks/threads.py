@@ -25,7 +25,8 @@ MODULE = "sensor_noise"  # that comes and goes
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
     with runtime() as opened:
-        image, first = frames()[:1], opened.predict(frames()[:1])
+        image = frames()[:1]
+        first = opened.predict(frames()[:1])
 
         def case(rng: Random) -> None:
             errors: list[BaseException] = []

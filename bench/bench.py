@@ -165,7 +165,8 @@ def bench(
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Report:
     """Measure everything in `plan`; `on_stage` is told what comes next."""
-    manifest, load = bundle.manifest, machine.load_average()
+    manifest = bundle.manifest
+    load = machine.load_average()
     if plan.modules[-1] > len(manifest.modules):
         raise ConfigError(f"modules: the bundle has {len(manifest.modules)}, {plan.modules[-1]} were asked for")
     engine = Engine.of(manifest.precision, providers, threads)

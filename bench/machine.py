@@ -73,9 +73,12 @@ def _product(engine: Engine, kind: Literal["fp32", "int8"], size: int) -> Callab
 
 def _best(call: Callable[[], object]) -> float:
     call()
-    best, runs, begin = inf, 0, perf_counter()
+    best = inf
+    runs = 0
+    begin = perf_counter()
     while runs < RUNS or perf_counter() - begin < SECONDS:
         start = perf_counter()
         call()
-        best, runs = min(best, perf_counter() - start), runs + 1
+        best = min(best, perf_counter() - start)
+        runs += 1
     return best

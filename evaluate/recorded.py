@@ -6,19 +6,17 @@ from math import exp, log
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pluto_edge._arrays import Array, Wide
 from pluto_edge._files import read_tensors, write_tensors
 from pluto_edge.errors import BundleError
-from pluto_edge.evaluate.targets import Array, Recording, Stream, StreamBatch
+from pluto_edge.evaluate.targets import ModuleOutputs, TargetBatch, TargetStream
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.engine.affines import Affines
 from pluto_edge.runtime.engine.network import MEAN_ENTROPY, Look, Network, Pass
 
-Wide = NDArray[np.float64]
-
 PART = 64  # images between two reports of progress
-RECORDED = tuple(f.name for f in fields(Recording))
+RECORDED = tuple(f.name for f in fields(ModuleOutputs))
 
 
 class RecordedNetwork(Network):
@@ -30,16 +28,16 @@ class RecordedNetwork(Network):
 
     def _known(self, batch: ImageBatch, seen: Sequence[Pass], activations: bool) -> Sequence[Pass]:
         """The recording, unless activations are wanted, which it has none of, and the caller has a pass."""
-        if isinstance(batch, StreamBatch) and batch.stream.recording is not None and not (activations and seen):
-            return (self._recorded(batch, batch.stream.recording),)
+        if isinstance(batch, TargetBatch) and batch.stream.outputs is not None and not (activations and seen):
+            return (self._recorded(batch, batch.stream.outputs),)
         return seen
 
     def look(self, batch: ImageBatch) -> Look:
-        if isinstance(batch, StreamBatch) and batch.stream.recording is not None:
-            return Look(batch.stream.recording.x_hat[batch.indices], None)
+        if isinstance(batch, TargetBatch) and batch.stream.outputs is not None:
+            return Look(batch.stream.outputs.x_hat[batch.indices], None)
         return super().look(batch)
 
-    def _recorded(self, batch: StreamBatch, recording: Recording) -> Pass:
+    def _recorded(self, batch: TargetBatch, recording: ModuleOutputs) -> Pass:
         modules = self.modules.values()
         return Pass(
             loaded=tuple(self.modules),
@@ -50,7 +48,9 @@ class RecordedNetwork(Network):
             affines=tuple(m.exported for m in modules),
         )
 
-    def record(self, stream: Stream, cache: Path, advance: Callable[[int], None] = lambda count: None) -> None:
+    def record(
+        self, stream: TargetStream, cache: Path, advance: Callable[[int], None] = lambda count: None
+    ) -> None:
         """All exported modules on all images, once; a second run reads the file of the first."""
         name = f"recording-{self.bundle.hash[:16]}-{stream.target.digest[:16]}.safetensors"
         file = cache / name
@@ -60,14 +60,14 @@ class RecordedNetwork(Network):
                 parts.append(self.run(batch, {}))
                 advance(len(batch))
             write_tensors(file, {n: np.concatenate([getattr(p, n) for p in parts]) for n in RECORDED})
-        stream.recording = Recording(**read_tensors(file, BundleError))
+        stream.outputs = ModuleOutputs(**read_tensors(file, BundleError))
 
-    def logits(self, batch: StreamBatch, name: str, affines: Affines | None) -> Array:
+    def logits(self, batch: TargetBatch, name: str, affines: Affines | None) -> Array:
         """One module [B,K], as exported or with affines of its own."""
         return self.run(batch, {} if affines is None else {name: affines}, [name]).logits[:, 0]
 
     def pull_back(
-        self, batch: StreamBatch, sample: int, name: str, affines: Affines, logits: Wide, d_logits: Wide
+        self, batch: TargetBatch, sample: int, name: str, affines: Affines, logits: Wide, d_logits: Wide
     ) -> Affines:
         """The gradient of the affines for any gradient of one sample's logits [K], given these logits.
 
@@ -77,7 +77,8 @@ class RecordedNetwork(Network):
         zero, and the bias puts the first logit to t. Then the entropy's gradient is -t p (1-p) times row 0, with p
         = e^t / (e^t + K - 1).
         """
-        module, classes = self.modules[name], len(d_logits)
+        module = self.modules[name]
+        classes = len(d_logits)
         head, bias = (module.tensors[n].numpy().astype(np.float64) for n in ("head_weight", "head_bias"))
         t = log(classes - 1) + 1
         p = exp(t) / (exp(t) + classes - 1)

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Array, Indices
 from pluto_edge._files import sha256
 from pluto_edge._schema import encode
 from pluto_edge.domains import domain_folders
@@ -18,8 +19,6 @@ from pluto_edge.errors import ConfigError
 from pluto_edge.preprocess import IMAGE_SUFFIXES, ImageBatch, Preprocessing, image_files, open_image
 from pluto_edge.seen import Seen, number_of
 
-Array = NDArray[np.float32]
-Indices = NDArray[np.intp]
 Order = Literal["shuffled", "classes"]
 
 PART = 64  # images whose pixels are in memory while a folder is prepared
@@ -168,7 +167,7 @@ def arrange(labels: Sequence[int], order: Order, seed: int) -> Indices:
 
 
 @dataclass(frozen=True)
-class Recording:
+class ModuleOutputs:
     """Every module as exported on every image: logits [n,N,K], features [n,N,d] and x̂ [n,d]. What does not learn
     needs no more."""
 
@@ -177,43 +176,52 @@ class Recording:
     x_hat: Array
 
 
-class Stream:
+class TargetStream:
     """A target's images as the network wants them, and what the exported modules said of them."""
 
     def __init__(self, target: Target, preprocessing: Preprocessing, pixels: NDArray[np.uint8]) -> None:
-        self.target, self.preprocessing, self.pixels = target, preprocessing, pixels
-        self.recording: Recording | None = None
+        self.target = target
+        self.preprocessing = preprocessing
+        self.pixels = pixels
+        self.outputs: ModuleOutputs | None = None
 
-    def normalised(self, indices: Indices) -> Array:
-        return self.preprocessing.normalise(self.pixels[indices])
-
-    def batches(self, order: Indices, size: int) -> Iterator["StreamBatch"]:
+    def batches(self, order: Indices, size: int) -> Iterator["TargetBatch"]:
+        """The images in this order, `size` at a time; the last batch may be smaller."""
         for start in range(0, len(order), size):
-            yield StreamBatch(self, order[start : start + size])
+            yield TargetBatch(self, order[start : start + size])
 
 
-class StreamBatch(ImageBatch):
-    """Images of a stream, by index; pixels are looked up when they are asked for."""
+class TargetBatch(ImageBatch):
+    """Images of a stream, by index. Their pixels are read when they are asked for: most methods need none, because
+    the stream has the modules' outputs already."""
 
-    def __init__(self, stream: Stream, indices: Indices) -> None:
-        self.stream, self.indices = stream, indices
+    def __init__(self, stream: TargetStream, indices: Indices) -> None:
+        super().__init__(_Crops(stream.pixels, indices), stream.preprocessing, cropped=True)
+        self.stream = stream
+        self.indices = indices
+
+    def part(self, indices: Indices) -> "TargetBatch":
+        """The images at `indices` of this batch, still of the same stream."""
+        return TargetBatch(self.stream, self.indices[indices])
+
+
+class _Crops(Sequence[NDArray[np.uint8]]):
+    """Chosen images of a mapped file, each read when it is asked for."""
+
+    def __init__(self, pixels: NDArray[np.uint8], indices: Indices) -> None:
+        self._pixels = pixels
+        self._indices = indices
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return len(self._indices)
 
-    def __getitem__(self, part: slice) -> Array:
-        return self.stream.normalised(self.indices[part])
-
-    def take(self, indices: Indices) -> Array:
-        return self.stream.normalised(self.indices[indices])
-
-    def part(self, indices: Indices) -> "StreamBatch":
-        return StreamBatch(self.stream, self.indices[indices])
+    def __getitem__(self, at: Any) -> Any:
+        return self._pixels[self._indices[at]]
 
 
 def prepare(
     target: Target, preprocessing: Preprocessing, cache: Path, advance: Callable[[int], None] = lambda count: None
-) -> Stream:
+) -> TargetStream:
     """Decode and resize every image once; a second run maps the file of the first."""
     key = hashlib.sha256(json.dumps([target.digest, encode(preprocessing)]).encode()).hexdigest()[:16]
     file = cache / f"pixels-{key}.npy"
@@ -229,4 +237,4 @@ def prepare(
         pixels.flush()
         del pixels
         partial.replace(file)
-    return Stream(target, preprocessing, np.load(file, mmap_mode="r"))
+    return TargetStream(target, preprocessing, np.load(file, mmap_mode="r"))

@@ -78,7 +78,8 @@ def run_export(
         force: replace a bundle that is there.
         on_stage: called with each of `STAGES` when it starts.
     """
-    source, out = Store(store), Path(out)
+    source = Store(store)
+    out = Path(out)
     _check_target(out, force)
     if not source.names:
         raise StoreError(f"{source.path}: the store holds no module")
@@ -86,7 +87,8 @@ def run_export(
     with whole_folder(out) as folder, tempfile.TemporaryDirectory() as scratch:
         clock.start("backbone")
         vit = TorchViT(load_backbone(source))
-        dims, size = source.config.dims, source.config.preprocessing.size
+        dims = source.config.dims
+        size = source.config.preprocessing.size
         clock.start("graphs")
         plain = _write_graphs(folder, Path(scratch), vit, dims, precision, source.config.backbone.architecture)
         clock.start("kernels")
@@ -117,12 +119,15 @@ def run_export(
 
 class _Clock:
     def __init__(self, on_stage: Callable[[str], None]) -> None:
-        self._on_stage, self._seconds = on_stage, dict[str, float]()
-        self._stage, self._since = "", perf_counter()
+        self._on_stage = on_stage
+        self._seconds = dict[str, float]()
+        self._stage = ""
+        self._since = perf_counter()
 
     def start(self, stage: str) -> None:
         self.stop()
-        self._stage, self._since = stage, perf_counter()
+        self._stage = stage
+        self._since = perf_counter()
         self._on_stage(stage)
 
     def stop(self) -> dict[str, float]:
@@ -149,7 +154,8 @@ def _write_graphs(
         "pluto_edge.backbone": architecture,
         "pluto_edge.kind": dims.kind,
     }
-    int8, dtype = precision == "int8", ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.FLOAT
+    int8 = precision == "int8"
+    dtype = ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.FLOAT
     plain = scratch if int8 else folder
     with WeightsFile(folder / WEIGHTS) as weights:
         embed = GraphBuilder("embed", weights, dtype)

@@ -72,7 +72,8 @@ class GraphBuilder:
         if self.dtype == ir.DataType.FLOAT:
             return value
         cast = self.op("Cast", value, to=self.dtype)
-        cast.shape, cast.type = value.shape, ir.TensorType(self.dtype)
+        cast.shape = value.shape
+        cast.type = ir.TensorType(self.dtype)
         return cast
 
     def output(self, name: str, value: Value, shape: Sequence[int | str], doc: str) -> None:
@@ -80,7 +81,9 @@ class GraphBuilder:
         kind = "Identity" if self.dtype == ir.DataType.FLOAT else "Cast"
         attributes = {"to": ir.DataType.FLOAT} if kind == "Cast" else {}
         out = self.op(kind, value, **attributes)
-        out.name, out.type, out.shape = name, ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
+        out.name = name
+        out.type = ir.TensorType(ir.DataType.FLOAT)
+        out.shape = ir.Shape(shape)
         out.doc_string = doc
         self._outputs.append(out)
 

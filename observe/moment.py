@@ -130,7 +130,8 @@ def _rate(points: Sequence[Point]) -> float:
 
 
 def _bucket(members: Sequence[Point]) -> Bucket:
-    count, total = len(members), dict[str, float]()
+    count = len(members)
+    total = dict[str, float]()
     for point in members:
         for name, weight in zip(point.modules, point.weights, strict=True):
             total[name] = total.get(name, 0.0) + weight

@@ -68,14 +68,17 @@ class Refused(Exception):
 
     def __init__(self, status: HTTPStatus, why: str, **headers: str) -> None:
         super().__init__(why)
-        self.status, self.headers = status, headers
+        self.status = status
+        self.headers = headers
 
 
 class Pace:
     """How long to wait so that no more than `rate` come in a second, once `burst` of them came together."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = monotonic) -> None:
-        self._step, self._ahead, self._clock = 1 / rate, burst / rate, clock
+        self._step = 1 / rate
+        self._ahead = burst / rate
+        self._clock = clock
         self._next = clock()  # when the one after next would be due, if none came early
 
     def wait(self) -> float:
@@ -119,8 +122,11 @@ class Server(ThreadingHTTPServer):
             )
         if token is not None and len(token) < MIN_TOKEN:
             raise ConfigError(f"token: want at least {MIN_TOKEN} characters, got {len(token)}")
-        self.token, self.pages, self.actions = token, pages, actions
-        self.csrf, self.session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self.token = token
+        self.pages = pages
+        self.actions = actions
+        self.csrf = secrets.token_urlsafe(32)
+        self.session = secrets.token_urlsafe(32)
         self.pace = Pace(MAX_RATE, BURST)
         self._connections: dict[socket.socket, float] = {}  # until when each may take, oldest first; 0: ended
         self._lock = threading.Lock()

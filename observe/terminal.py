@@ -26,14 +26,14 @@ class Display(Protocol):
 
 def open_display(recorder: Recorder) -> Display:
     """Live where stdout is a terminal, else lines."""
-    return Live(recorder) if sys.stdout.isatty() else Lines(recorder)
+    return Live(recorder) if sys.stdout.isatty() else Lines()
 
 
 class Lines:
     """One line every hundred frames."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder, self._recent = recorder, Recent()
+    def __init__(self) -> None:
+        self._recent = Recent()
 
     def show(self, row: Row) -> None:
         self._recent.add(row)
@@ -54,7 +54,9 @@ class Live:
             from rich.live import Live as RichLive
         except ImportError as cause:
             raise MissingExtraError("rich", "stream") from cause
-        self._recorder, self._recent, self._due = recorder, Recent(), 0.0
+        self._recorder = recorder
+        self._recent = Recent()
+        self._due = 0.0
         self._live = RichLive(auto_refresh=False, transient=True)
         self._live.start()
 

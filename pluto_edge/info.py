@@ -58,7 +58,8 @@ def describe_store(store: Store) -> str:
     )
     rows = []
     for name in store.names:
-        module, config = store.load_module(name), store.module_config(name)
+        module = store.load_module(name)
+        config = store.module_config(name)
         count = sum(t.size for t in module.tensors.values())
         rows.append((name, f"{count:,}", config.source, _metrics(config.metrics)))
     return f"{lines}\n\n{_module_table(c.kind, rows)}"

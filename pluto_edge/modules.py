@@ -9,8 +9,8 @@ from math import prod
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pluto_edge._arrays import Array
 from pluto_edge._files import Tensors
 from pluto_edge._schema import Error
 from pluto_edge.errors import ConfigError
@@ -18,7 +18,6 @@ from pluto_edge.signature import Shape, Signature
 from pluto_edge.signature import shapes as signature_shapes
 
 Kind = Literal["vpt", "adapter"]
-Array = NDArray[np.float32]
 
 LN_SCALE, LN_BIAS = "ln_scale", "ln_bias"
 LOGIT_MEANS = "logit_means"  # in the files of earlier versions, and not used any more
@@ -175,7 +174,8 @@ class SelectorWeights:
             raise error(f"{where}: tensor {missing[0]!r} is missing")
         if tensors["up_x"].ndim != 2 or tensors["up_l"].ndim != 2:
             raise error(f"{where}: up_x and up_l must be matrices")
-        (hidden_x, out), hidden_l = tensors["up_x"].shape, tensors["up_l"].shape[0]
+        hidden_x, out = tensors["up_x"].shape
+        hidden_l = tensors["up_l"].shape[0]
         shapes: dict[str, tuple[int, ...]] = {
             "down_x": (width, hidden_x),
             "up_x": (hidden_x, out),

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from math import floor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,10 +189,15 @@ class ImageBatch:
     Slicing keeps memory flat: only one micro-batch of normalised pixels exists at a time.
     """
 
-    def __init__(self, images: Images, preprocessing: Preprocessing) -> None:
+    def __init__(self, images: Images, preprocessing: Preprocessing, *, cropped: bool = False) -> None:
+        """`cropped` images are a sequence of bytes [H, W, 3] in the backbone's size; they are looked at when they
+        are asked for, not before."""
         self._preprocessing = preprocessing
-        self._cropped = False
+        self._cropped = cropped
         self._items: Sequence[Any] | Pixels
+        if cropped:
+            self._items = cast(Sequence[Any], images)
+            return
         if isinstance(images, np.ndarray):
             self._items = _array_items(images, preprocessing.size)
         elif isinstance(images, Image.Image):
@@ -236,7 +241,8 @@ class ImageBatch:
         """The same images as small as they get: resized and cropped, in bytes. A float batch stays as it is."""
         if isinstance(self._items, np.ndarray) or self._cropped:
             return self
-        return self._like([self._preprocessing.crop(_to_pil(item)) for item in self._items])
+        crops = [self._preprocessing.crop(_to_pil(item)) for item in self._items]
+        return ImageBatch(crops, self._preprocessing, cropped=True)
 
     @staticmethod
     def join(parts: "Sequence[ImageBatch]") -> "ImageBatch":
@@ -246,17 +252,12 @@ class ImageBatch:
             return ImageBatch(np.concatenate([p[:] for p in parts]), first._preprocessing)
         if not all(p._cropped for p in parts):
             raise ImageError("a stream of frames is either all images or all float batches, never both")
-        return first._like([item for p in parts for item in p._items])
+        return ImageBatch([item for p in parts for item in p._items], first._preprocessing, cropped=True)
 
     def _read(self, paths: Sequence[Any]) -> list[Bytes]:
         """Files are decoded here, once, and kept as small as they get."""
         self._cropped = True
         return [self._preprocessing.crop(open_image(Path(path))) for path in paths]
-
-    def _like(self, crops: list[Bytes]) -> "ImageBatch":
-        batch = ImageBatch(crops, self._preprocessing)
-        batch._cropped = True
-        return batch
 
 
 def _array_items(array: NDArray[np.generic], size: tuple[int, int]) -> Sequence[Any] | Pixels:

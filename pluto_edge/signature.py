@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Array, Wide
 from pluto_edge._schema import Error
 from pluto_edge.errors import ConfigError
 
 __all__ = ["Covariance", "Reference", "Signature"]
 
-Array = NDArray[np.float32]
-Wide = NDArray[np.float64]
 Shape = tuple[int | None, ...]  # None: any size
 
 PREFIX = "signature."

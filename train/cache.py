@@ -140,7 +140,8 @@ class Cache:
         done, total = 0, sum(len(data) for data in parts.values()) * len(modules)
         step(done, total, "")
         for name in modules:
-            module, tensors = module_params(vit, self.store, name), {}
+            module = module_params(vit, self.store, name)
+            tensors = {}
             for part, data in parts.items():
                 batches = []
                 for batch in logits(vit, data, module):

@@ -19,7 +19,7 @@ def ignore(done: int, total: int, note: str) -> None:
     """A `Step` for those who do not want to know."""
 
 
-class Progress(Protocol):
+class RunProgress(Protocol):
     """What a run tells: `step` for every task, many times; `say` for a line that stays."""
 
     def step(self, task: str, done: int, total: int, note: str = "") -> None: ...

@@ -30,7 +30,8 @@ def source_of(domains: Sequence[Domain]) -> str:
 
 def card(config: ModuleConfig, validation: int, recipe: Recipe) -> str:
     """A model card; `validation` is the number of validation images."""
-    m, whose = config.metrics, "all domains'" if config.role == "generalist" else "its own domain's"
+    m = config.metrics
+    whose = "all domains'" if config.role == "generalist" else "its own domain's"
     rows = {"source": config.source}
     if config.domains:
         rows["domains"] = ", ".join(config.domains)

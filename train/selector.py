@@ -82,7 +82,9 @@ def train_selector(
     generator = torch.Generator().manual_seed(recipe.seed)
     torch.manual_seed(recipe.seed)  # dropout draws from the global generator
     best = SelectorWeights.uniform(**shape)  # what is left when nothing that is learned is better
-    best_loss, stale, epochs = _loss(_torch(best), val, recipe.withhold), 0, 0
+    best_loss = _loss(_torch(best), val, recipe.withhold)
+    stale = 0
+    epochs = 0
     while epochs < recipe.epochs and stale < recipe.patience:
         epochs += 1
         g.train()
@@ -96,7 +98,9 @@ def train_selector(
         loss = _loss(g, val, recipe.withhold)
         step(epochs, recipe.epochs, f"validation loss {loss:.3f}")
         if loss < best_loss:
-            best, best_loss, stale = _weights(g), loss, 0
+            best = _weights(g)
+            best_loss = loss
+            stale = 0
         else:
             stale += 1
     step(recipe.epochs, recipe.epochs, "")

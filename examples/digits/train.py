@@ -170,7 +170,8 @@ def condition_images(
     archive: Archive, rng: np.random.Generator, condition: str, split: str, digit: int, count: int
 ) -> list[Bytes]:
     """Half rendered, half real. MNIST-M has its colourful backgrounds already."""
-    change, part = meter.CONDITIONS[condition], "train" if split == "train" else "test"
+    change = meter.CONDITIONS[condition]
+    part = "train" if split == "train" else "test"
     rendered = [change(meter.render(rng, digit), rng) for _ in range(count - count // 2)]
     if condition == "colour_background":
         return rendered + archive.draw(rng, "mnist_m", part, digit, count // 2)
@@ -182,7 +183,7 @@ def condition_images(
 # Backbone
 
 
-class Network(nn.Module):
+class DigitReader(nn.Module):
     """The ViT with a head that is thrown away afterwards; a tenth of the patches is left out at random."""
 
     def __init__(self, shape: dict[str, int]) -> None:
@@ -199,14 +200,16 @@ def pretrain(
     work: Path, train_data: Data, held_data: Data, *, epochs: int, seed: int, shape: dict[str, int] = OPTIONS
 ) -> Path:
     """The backbone's weights; the last whole epoch is kept, and gone on from."""
-    file, checkpoint = work / "backbone.safetensors", work / "pretraining.safetensors"
+    file = work / "backbone.safetensors"
+    checkpoint = work / "pretraining.safetensors"
     if file.is_file():
         return file
     torch.manual_seed(seed)
-    net = Network(shape)
+    net = DigitReader(shape)
     optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.05, fused=True)
     first = load_checkpoint(checkpoint, net, optimizer) if checkpoint.is_file() else 0
-    train, held = train_data(), held_data()
+    train = train_data()
+    held = held_data()
     for epoch in range(first, epochs):
         torch.manual_seed(seed * 1000 + epoch)
         run_epoch(net, optimizer, *train, epoch, epochs)
@@ -217,7 +220,7 @@ def pretrain(
 
 
 def run_epoch(
-    net: Network, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, epoch: int, epochs: int
+    net: DigitReader, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, epoch: int, epochs: int
 ) -> None:
     net.train()
     stage, done, whole = stage_of(epoch, epochs)
@@ -283,13 +286,13 @@ def cosine(turn: int, total: int) -> float:
 
 
 @torch.no_grad()
-def score(net: Network, images: Tensor, labels: Tensor) -> float:
+def score(net: DigitReader, images: Tensor, labels: Tensor) -> float:
     net.eval()
     found = torch.cat([net(normalise(part / 255)).argmax(dim=1) for part in torch.split(images, 250)])
     return float((found == labels).float().mean())
 
 
-def save_checkpoint(path: Path, net: Network, optimizer: torch.optim.Optimizer, epoch: int) -> None:
+def save_checkpoint(path: Path, net: DigitReader, optimizer: torch.optim.Optimizer, epoch: int) -> None:
     tensors = {f"net.{k}": v for k, v in net.state_dict().items()} | {"epoch": torch.tensor(epoch)}
     for index, memory in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{k}": v for k, v in memory.items()}
@@ -297,7 +300,7 @@ def save_checkpoint(path: Path, net: Network, optimizer: torch.optim.Optimizer, 
     path.with_suffix(".new").replace(path)
 
 
-def load_checkpoint(path: Path, net: Network, optimizer: torch.optim.Optimizer) -> int:
+def load_checkpoint(path: Path, net: DigitReader, optimizer: torch.optim.Optimizer) -> int:
     tensors = load_file(path)
     net.load_state_dict({k[4:]: v for k, v in tensors.items() if k.startswith("net.")})
     state = optimizer.state_dict()
