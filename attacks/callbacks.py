@@ -58,6 +58,7 @@ ACTS: dict[str, Act] = {
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases whose callbacks do what no callback should."""
     with runtime() as opened:
 
         def case(rng: Random) -> None:

@@ -34,6 +34,7 @@ class _Write:
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that read while a write is interrupted."""
     writes = [_file(place), _folder(place), _module(place)]
     calls = [_count(w) for w in writes]
 

@@ -22,6 +22,7 @@ from pluto_edge.manifest import Bundle
 
 @contextmanager
 def parser(place: Path) -> Iterator[Parser]:
+    """Reads a manifest."""
     folder = copy_bundle(place)
     file = folder / "manifest.json"
     sample = _small(json.loads(file.read_bytes()))
@@ -36,6 +37,7 @@ def parser(place: Path) -> Iterator[Parser]:
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that open a bundle whose manifest was changed."""
     with parser(place) as opened:
         yield mutating(opened, mutate_json)
 

@@ -36,6 +36,7 @@ def parser(place: Path) -> Iterator[Parser]:
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that add a module whose files were changed."""
     folder, config, model = _newcomer(place)
     tensors = load_file(STORE / "modules/fog" / MODULE_FILE)
     with _taker(folder) as take:

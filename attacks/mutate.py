@@ -180,6 +180,7 @@ def _number(rng: Random, dtype: np.dtype[Any]) -> Any:
 
 
 def to_safetensors(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> bytes:
+    """Tensors as the bytes of a file."""
     return bytes(save({k: np.ascontiguousarray(v) for k, v in tensors.items()}, dict(metadata or {}) or None))
 
 

@@ -21,6 +21,7 @@ from pluto_edge.runtime.types import Event, StreamMetrics
 
 @contextmanager
 def parser(place: Path) -> Iterator[Parser]:
+    """Reads a recording."""
     file = place / "run.jsonl"
 
     def parse(data: bytes) -> None:
@@ -37,6 +38,7 @@ def parser(place: Path) -> Iterator[Parser]:
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that replay a recording whose lines were changed."""
     with parser(place) as opened:
         lines = opened.samples[0].splitlines(keepends=True)
 

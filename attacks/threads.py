@@ -24,6 +24,7 @@ MODULE = "sensor_noise"  # that comes and goes
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases in which several threads use one runtime at the same time."""
     with runtime() as opened:
         image = frames()[:1]
         first = opened.predict(frames()[:1])

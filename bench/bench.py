@@ -108,6 +108,7 @@ class Cell:
 
     @property
     def images_a_second(self) -> float:
+        """How many images a second predictions of this size manage."""
         return 1e3 * self.size.batch / self.predict.median
 
 
@@ -225,6 +226,7 @@ def measure(call: Callable[[], object], plan: Plan) -> Timing:
 
 
 def measure_cell(bundle: Bundle, size: Size, plan: Plan, providers: str, threads: int | None) -> Cell:
+    """Predictions and steps of one size, each measured on a runtime of its own."""
     frames = images(bundle, size.batch)
     with open_runtime(bundle, providers, threads, size.modules, size.top_m) as runtime:
         predict = measure(lambda: runtime.predict(frames), plan)

@@ -32,6 +32,7 @@ def png(report: Report) -> bytes:
 
 
 def drawn(figure: Any, title: str) -> bytes:
+    """A figure with this title as a PNG."""
     figure.suptitle(title, fontsize=11, color=LIGHT["ink"], parse_math=False)
     picture = BytesIO()
     figure.savefig(picture, format="png", dpi=120, facecolor=LIGHT["paper"])

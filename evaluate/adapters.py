@@ -33,6 +33,7 @@ class Bench:
 
     @property
     def classes(self) -> int:
+        """How many classes the bundle has."""
         return self.network.bundle.manifest.dims.classes
 
 
@@ -94,9 +95,11 @@ class Single(Adapter):
         self.module = module
 
     def step(self, batch: TargetBatch) -> Logits:
+        """The same as `predict`: a module as it is learns nothing."""
         return self.predict(batch)
 
     def predict(self, batch: TargetBatch) -> Logits:
+        """What the exported module says."""
         return self.network.logits(batch, self.module, None)
 
 
@@ -114,6 +117,7 @@ class Neo(Adapter):
         self.centre = np.zeros_like(self.bias)
 
     def step(self, batch: TargetBatch) -> Logits:
+        """Moves the centre towards the batch's features, then predicts with it."""
         logits = self.network.logits(batch, self.module, None)
         self.count += len(batch)
         share = len(batch) / self.count
@@ -121,4 +125,5 @@ class Neo(Adapter):
         return np.asarray(logits - self.centre)
 
     def predict(self, batch: TargetBatch) -> Logits:
+        """The module's head on features less the centre."""
         return np.asarray(self.network.logits(batch, self.module, None) - self.centre)

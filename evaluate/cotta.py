@@ -33,6 +33,7 @@ class Model:
         self.module = module
 
     def copy(self) -> "Model":
+        """A model of its own with the same weights."""
         return Model(deepcopy(self.net.vit), {k: v.detach().clone() for k, v in self.module.items()})
 
     @property
@@ -50,6 +51,8 @@ class Model:
 
 
 class Cotta(Adapter):
+    """CoTTA (Wang et al., CVPR 2022) of one module, with every weight of the network."""
+
     def __init__(self, bench: Bench, module: str, config: CottaConfig) -> None:
         self.bench = bench
         self.name = module
@@ -67,12 +70,15 @@ class Cotta(Adapter):
 
     @property
     def notes(self) -> dict[str, float]:
+        """In how many batches the teacher's answer was averaged over augmented views."""
         return {"batches averaged over views": self.averaged}
 
     def predict(self, batch: TargetBatch) -> Logits:
+        """What the teacher says; where the exported module is unsure, averaged over augmented views."""
         return np.asarray(self._teach(torch.from_numpy(batch[0 : len(batch)]), batch).numpy())
 
     def step(self, batch: TargetBatch) -> Logits:
+        """The teacher predicts, the student follows it, and the teacher follows the student."""
         pixels = torch.from_numpy(batch[0 : len(batch)])
         taught = self._teach(pixels, batch)
         self.optimizer.zero_grad()
@@ -126,6 +132,7 @@ class Cotta(Adapter):
 
 
 def load(bench: Bench, name: str) -> Model:
+    """The network with one module in torch, from the store that the bundle was made from."""
     assert bench.store is not None
     store = Store(bench.store)
     manifest = bench.network.bundle.manifest

@@ -47,6 +47,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Evaluation:
+    """What was found: every result, what could not run and why, and which images were left out."""
+
     results: tuple[Result, ...]
     skipped: dict[str, str]  # methods that could not run, and why
     left_out: dict[str, LeftOut] = field(default_factory=dict)  # by target, where it is known

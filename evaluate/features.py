@@ -22,6 +22,8 @@ STEPS, CONVERGED = 100, 1e-8  # of LAME's optimisation
 
 @dataclass(frozen=True)
 class T3aConfig:
+    """How many features T3A keeps of each class."""
+
     filter_k: int = 100  # supports that each class keeps, those of lowest entropy
 
     def __post_init__(self) -> None:
@@ -30,6 +32,8 @@ class T3aConfig:
 
 @dataclass(frozen=True)
 class LameConfig:
+    """How LAME finds an image's neighbours."""
+
     neighbours: int = 5
     affinity: Literal["knn", "rbf"] = "knn"
 
@@ -81,11 +85,13 @@ class T3a(Adapter):
         self.supports = Supports(weight, bias, config.filter_k)
 
     def step(self, batch: TargetBatch) -> Logits:
+        """Adds the batch's features to the classes that they are predicted as, then predicts."""
         features = features_of(self.network, batch, self.module)
         self.supports.add(features, self.network.logits(batch, self.module, None))
         return self.supports.logits(features)
 
     def predict(self, batch: TargetBatch) -> Logits:
+        """With the centres of the features that were kept as the head."""
         return self.supports.logits(features_of(self.network, batch, self.module))
 
 
@@ -98,9 +104,11 @@ class Lame(Adapter):
         self.config = config
 
     def step(self, batch: TargetBatch) -> Logits:
+        """The same as `predict`: LAME corrects each batch by itself and keeps nothing."""
         return self.predict(batch)
 
     def predict(self, batch: TargetBatch) -> Logits:
+        """The module's predictions, drawn towards those of each image's neighbours in the batch."""
         logits = self.network.logits(batch, self.module, None)
         return adjusted(logits, features_of(self.network, batch, self.module), self.config)
 

@@ -24,12 +24,16 @@ FEW_CLASSES = 100
 
 @dataclass(frozen=True)
 class TentConfig:
+    """Tent's settings."""
+
     lr: float = 0.001  # at 64 images a batch
     momentum: float = 0.9
 
 
 @dataclass(frozen=True)
 class EataConfig:
+    """EATA's settings: its optimizer, which images it learns from, and what the Fisher term weighs."""
+
     lr: float = 0.001
     momentum: float = 0.9
     e_margin: float = 0.4  # of ln K
@@ -40,6 +44,8 @@ class EataConfig:
 
 @dataclass(frozen=True)
 class SarConfig:
+    """SAR's settings: its optimizer, which images it learns from, and when it goes back."""
+
     lr: float = 0.001
     momentum: float = 0.9
     e_margin: float = 0.4  # of ln K
@@ -50,6 +56,8 @@ class SarConfig:
 
 @dataclass(frozen=True)
 class FoaConfig:
+    """Settings of FOA's loss with SGD: its optimizer, and what the activations weigh beside the entropy."""
+
     lr: float = 0.005
     momentum: float = 0.9
     weight: float = 30.0  # of the activations' distance, beside the mean entropy
@@ -68,10 +76,12 @@ class NormAdapter(Adapter):
         self.momentum: Affines | None = None
 
     def predict(self, batch: TargetBatch) -> Logits:
+        """What the module says with the LayerNorm affines that were learned."""
         changed = self.affines is not self.exported
         return self.network.logits(batch, self.module, self.affines if changed else None)
 
     def descend(self, gradient: Affines) -> None:
+        """One step of SGD with momentum along `gradient`."""
         if self.momentum is not None:
             gradient = gradient.plus(self.momentum, self.beta)
         self.momentum = gradient
@@ -85,6 +95,7 @@ class Tent(NormAdapter):
         super().__init__(bench, module, config.lr, config.momentum)
 
     def step(self, batch: TargetBatch) -> Logits:
+        """Predicts, then lowers the entropy of the whole batch."""
         found = self.network.gradient(batch, np.arange(len(batch)), self.module, self.affines)
         self.descend(found.affines)
         return found.logits
@@ -114,9 +125,11 @@ class Eata(NormAdapter):
 
     @property
     def notes(self) -> dict[str, float]:
+        """How many images were learned from, and how many steps were held back by the Fisher term."""
         return {"learned from": self.learned, "steps held by Fisher": self.held}
 
     def step(self, batch: TargetBatch) -> Logits:
+        """Predicts, then lowers the entropy of images that are reliable and not like those before."""
         logits = self.predict(batch)
         chosen, weights = self._choose(softmax(logits))
         self.learned += len(chosen)
@@ -193,9 +206,11 @@ class Sar(NormAdapter):
 
     @property
     def notes(self) -> dict[str, float]:
+        """How often it went back to the exported module."""
         return {"resets": self.resets}
 
     def step(self, batch: TargetBatch) -> Logits:
+        """Predicts, then lowers the entropy of reliable images where it stays low nearby; may recover."""
         below = Objective(self.margin)
         first = self.network.gradient(batch, np.arange(len(batch)), self.module, self.affines, below)
         gradient = self.exported.times(0)
@@ -227,6 +242,7 @@ class Foa(NormAdapter):
         self.reference = bench.network.modules[module].reference
 
     def step(self, batch: TargetBatch) -> Logits:
+        """Predicts, then lowers entropy and the distance of activations from the source's."""
         if self.reference is None:
             return self.predict(batch)
         source = self.reference.signature

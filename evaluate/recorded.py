@@ -33,6 +33,7 @@ class RecordedNetwork(Network):
         return seen
 
     def look(self, batch: ImageBatch) -> Look:
+        """The recorded x̂ where there is one, so that no graph runs."""
         if isinstance(batch, TargetBatch) and batch.stream.outputs is not None:
             return Look(batch.stream.outputs.x_hat[batch.indices], None)
         return super().look(batch)

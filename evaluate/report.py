@@ -64,6 +64,7 @@ def left_out(evaluation: Evaluation, bundle: Bundle) -> list[tuple[str, str]]:
 
 
 def describe(evaluation: Evaluation, protocol: Protocol, bundle: Bundle) -> list[tuple[str, str]]:
+    """What was compared, and how: bundle, modules, images and protocol, as pairs of a name and a text."""
     manifest = bundle.manifest
     counts = {r.target: len(r.truth) for r in evaluation.results}
     how = "online: predict, then learn, batch after batch"
@@ -84,10 +85,12 @@ def describe(evaluation: Evaluation, protocol: Protocol, bundle: Bundle) -> list
 
 
 def percent(cell: TargetScore) -> str:
+    """Mean and spread of an accuracy over the orders, in percent."""
     return f"{100 * cell.mean:.1f} ± {100 * cell.spread:.1f}"
 
 
 def cells(row: MethodRow, targets: Sequence[str]) -> list[str]:
+    """A row's accuracies by target and on average, as texts for a table."""
     average = f"{100 * row.mean:.1f} ± {100 * row.spread:.1f}"
     return [*(percent(row.cells[t]) for t in targets), average]
 
@@ -129,6 +132,7 @@ def difference(c: Comparison) -> str:
 
 
 def markdown(findings: Findings, evaluation: Evaluation, facts: Sequence[tuple[str, str]]) -> str:
+    """The report as `results.md` has it."""
     table = findings.rows
     targets = list(table[0].cells)
     text = ["# Evaluation", "", findings.verdict, "", *(f"- {name}: {value}" for name, value in facts), ""]
@@ -157,6 +161,7 @@ def markdown(findings: Findings, evaluation: Evaluation, facts: Sequence[tuple[s
 
 
 def html(findings: Findings, evaluation: Evaluation, facts: Sequence[tuple[str, str]]) -> str:
+    """The report as one page with pictures, which fetches nothing."""
     table = findings.rows
     targets = list(table[0].cells)
     shown = [row for row in table if row.part != "worst"]

@@ -61,6 +61,7 @@ class MethodRow:
 
     @property
     def label(self) -> str:
+        """What the row is called in tables: the method, and which part of it."""
         if self.method == "single":
             return SINGLE[self.part]
         if self.part == JOINT:

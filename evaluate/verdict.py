@@ -59,6 +59,7 @@ class Findings:
 
 
 def find(results: Sequence[Result]) -> Findings:
+    """The table of all rows, the row that stands for PLUTO, and how it compares with each rival."""
     table = rows(results)
     ours = champion(table)
     if ours is None:
@@ -77,6 +78,7 @@ def champion(table: Sequence[MethodRow]) -> MethodRow | None:
 
 
 def compare(results: Sequence[Result], ours: MethodRow, theirs: MethodRow) -> Against:
+    """One row against another on the same images, by target and on average."""
     scores = {target: _scores(results, ours, theirs, target) for target in ours.cells}
     counts = {t: (int((s.points > 0).sum()), int((s.points < 0).sum())) for t, s in scores.items()}
     found = {t: Comparison(s.mean, *interval([s]), *counts[t], p=mcnemar(*counts[t])) for t, s in scores.items()}
@@ -130,10 +132,12 @@ def _by(c: Comparison, where: str = "") -> str:
 
 
 def span(c: Comparison) -> str:
+    """The 95 % interval of a difference in points, as text."""
     return f"{100 * c.low:.1f} to {100 * c.high:.1f}"
 
 
 def chance(p: float) -> str:
+    """A p-value as text."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 

@@ -48,6 +48,8 @@ _TOOLS = ("torch", "timm", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnx
 
 @dataclass(frozen=True)
 class ExportReport:
+    """What an export wrote, how long each stage took, and whether CUDA has all kernels."""
+
     path: Path
     manifest: Manifest
     seconds: dict[str, float]
@@ -55,6 +57,7 @@ class ExportReport:
 
     @property
     def bytes(self) -> int:
+        """Size of the whole bundle."""
         return sum(f.size for f in self.manifest.files.values())
 
 

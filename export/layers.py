@@ -31,6 +31,7 @@ _TINY = 1e-20  # a token of zeros stays one
 
 
 def array(tensor: torch.Tensor) -> NDArray[np.float32]:
+    """A torch tensor as a float32 array."""
     return tensor.detach().float().numpy()
 
 
@@ -40,6 +41,7 @@ def expand(g: GraphBuilder, value: Value, batch: Value, rows: int = 1, width: in
 
 
 def frozen_norm(g: GraphBuilder, x: Value, norm: nn.LayerNorm, name: str) -> Value:
+    """A LayerNorm of the backbone that nobody adapts."""
     scale, bias = (g.weight(f"{name}.{n}", array(t)) for n, t in norm.named_parameters())
     return g.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=norm.eps)
 
@@ -172,16 +174,19 @@ class Layers:
         return self._done(y, None, {x: self._plus(gradient)})
 
     def add(self, x: Value, y: Value) -> Value:
+        """x + y; the gradient goes to both as it is."""
         same = self._plus(lambda d: d)
         return self._done(self.g.op("Add", x, y), None, {x: same, y: same}, like_=x)
 
     def multiply(self, x: Value, y: Value) -> Value:
+        """x times y, element by element, as in a gated MLP."""
         g = self.g
         plus = self._plus
         gradients = {x: plus(lambda d: g.op("Mul", d, y)), y: plus(lambda d: g.op("Mul", d, x))}
         return self._done(g.op("Mul", x, y), None, gradients, like_=x)
 
     def activate(self, x: Value, kind: Activation) -> Value:
+        """An activation function of the backbone."""
         y, slope = ACTIVATIONS[kind]
         gradients = {x: self._plus(lambda d: self.g.op("Mul", d, slope(self.g, x)))}
         return self._done(y(self.g, x), None, gradients, like_=x)
@@ -338,10 +343,12 @@ def inner(x: Value) -> tuple[int, int]:
 
 
 def rows(x: Value) -> int:
+    """How many tokens a value has."""
     return inner(x)[0]
 
 
 def like(y: Value, x: Value) -> Value:
+    """Gives `y` the shape and type of `x`, so that a gradient can be cut and folded later."""
     y.shape = x.shape
     y.type = x.type
     return y

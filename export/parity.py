@@ -119,6 +119,7 @@ class TorchReference:
         }
 
     def gradients(self, terms: Params) -> Params:
+        """Autograd's gradients of the LayerNorm affines for these terms of the objective."""
         a = self._activations
         chosen = self.entropy < terms["threshold"]
         loss = terms["entropy_weight"] * self._entropy[chosen].sum() - (terms["target"] * self._log_p).sum()

@@ -165,6 +165,7 @@ class VitGraph:
         return self.layers.backward(seeds, self.dims.ln_shape[0])
 
     def block(self, x: Value, block: Any, index: int) -> Value:
+        """One transformer block; the last one computes only the tokens that the head looks at."""
         name = f"blocks.{index}"
         last = index == self.layout.depth - 1
         normed = self.norm(x, 2 * index, block.norm1.eps)
@@ -213,6 +214,7 @@ class VitGraph:
         return layers.linear(mixed, attn.proj.weight, attn.proj.bias, f"{name}.attn.proj", scale)
 
     def mlp(self, x: Value, block: Any, name: str) -> Value:
+        """The block's MLP, plain or gated."""
         layers = self.layers
         mlp = block.mlp
         act = activation(block.mlp.act)

@@ -40,6 +40,7 @@ class Shown:
 
     @cached_property
     def picture(self) -> str:
+        """The frame as an address that a page can show: a PNG where it is small, else a JPEG of bounded size."""
         image = Image.fromarray(self.frame)
         image.thumbnail((LARGE, LARGE))
         out = io.BytesIO()

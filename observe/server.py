@@ -60,6 +60,7 @@ class Reply:
 
     @staticmethod
     def of_json(value: object, status: HTTPStatus = HTTPStatus.OK) -> "Reply":
+        """A reply that holds `value` as JSON."""
         return Reply(json.dumps(value, separators=(",", ":")).encode(), "application/json", status)
 
 
@@ -82,6 +83,7 @@ class Pace:
         self._next = clock()  # when the one after next would be due, if none came early
 
     def wait(self) -> float:
+        """How many seconds the next request has to wait to keep the pace; it counts as taken."""
         now = self._clock()
         self._next = max(self._next, now) + self._step
         return max(self._next - self._ahead - now, 0.0)
@@ -153,9 +155,11 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
     def server_bind(self) -> None:
+        """Binds without asking a name server for the machine's own name, which may take seconds."""
         socketserver.TCPServer.server_bind(self)  # HTTPServer's would ask the network for this machine's name
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers in a thread, at the pace; where too many connections are open, the oldest ends."""
         wait = self.pace.wait()
         if wait:
             sleep(wait)
@@ -178,6 +182,7 @@ class Server(ThreadingHTTPServer):
                 self._connections[connection] = monotonic() + REPLY_SECONDS
 
     def shutdown_request(self, request: Any) -> None:
+        """Closes a connection and counts it as gone."""
         with self._lock:
             self._connections.pop(request, None)
         super().shutdown_request(request)
@@ -189,6 +194,7 @@ class Server(ThreadingHTTPServer):
             self._end([c for c, until in self._connections.items() if until and until < now])
 
     def server_close(self) -> None:
+        """Stops listening and ends open connections."""
         with self._lock:
             self._end(list(self._connections))
         super().server_close()
@@ -201,6 +207,7 @@ class Server(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
+        """A visitor's broken connection is no news; anything else is logged."""
         if not isinstance(sys.exception(), OSError):  # a browser that goes away is no error
             super().handle_error(request, client_address)
 

@@ -80,6 +80,7 @@ class Paired:
 
     @property
     def gain(self) -> float:
+        """How much more often the one was right than the other, as a share; the mean over the runs."""
         return float(np.mean(self.gains))
 
 
@@ -130,6 +131,7 @@ def scores(recording: Recording) -> dict[str, Scores]:
 
 
 def accuracy(values: Scores) -> float | None:
+    """The share of right answers; None where no truth is known."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
 
@@ -233,11 +235,14 @@ def _segment(name: str, cuts: Sequence[_Cut], modules: Sequence[str]) -> Conditi
 
 
 def cell(value: float | None) -> str:
+    """An accuracy as text; a dash where it is not known."""
     return "-" if value is None else f"{value:.3f}"
 
 
 @dataclass(frozen=True)
 class Table:
+    """A table's header and lines, before they are laid out."""
+
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...]  # columns of numbers

@@ -37,6 +37,8 @@ Precision = Literal["fp32", "fp16", "int8"]
 
 @dataclass(frozen=True)
 class FileEntry:
+    """Hash and size of a file, so that a truncated or changed one is noticed."""
+
     sha256: str
     size: int
 
@@ -61,6 +63,7 @@ class ModuleEntry:
 
     @property
     def file(self) -> str:
+        """Where the module's tensors are, below the bundle's folder."""
         return f"modules/{self.name}.safetensors"
 
 
@@ -79,6 +82,7 @@ class ParityEntry:
 
     @property
     def passed(self) -> bool:
+        """Whether the error is within its tolerance."""
         return self.error <= self.tolerance
 
 
@@ -136,6 +140,7 @@ class Manifest:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """All modules, in the order of predictions' weights."""
         return tuple(m.name for m in self.modules)
 
     @property
@@ -181,9 +186,11 @@ class Bundle:
         return sha256(self.path / MANIFEST)
 
     def file(self, name: str) -> Path:
+        """The path of a file of the bundle; a name that would lead out of its folder is refused."""
         return inside(self.path, name, BundleError)
 
     def load_module(self, name: str) -> Module:
+        """A module's tensors, read and checked against the manifest's dims."""
         entry = next((m for m in self.manifest.modules if m.name == name), None)
         if entry is None:
             raise BundleError(f"{self.path}: no module {name!r}; there are: {', '.join(self.manifest.names)}")
@@ -201,6 +208,7 @@ class Bundle:
         return tensors
 
     def load_selector(self) -> SelectorWeights:
+        """The selector's tensors, read and checked."""
         return SelectorWeights.from_tensors(
             read_tensors(self.file(SELECTOR), BundleError),
             width=self.manifest.dims.width,

@@ -67,6 +67,7 @@ class Dims:
 
     @property
     def ln_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of a module's LayerNorm affines by name."""
         return {LN_SCALE: self.ln_shape, LN_BIAS: self.ln_shape}
 
     @property
@@ -119,6 +120,7 @@ def check_tensors(
 
 
 def check_module(module: Module, where: str, error: Error) -> None:
+    """A module has all tensors of its dims, of the right shapes and finite, and a signature that fits."""
     check_tensors(
         module.tensors,
         module.dims.shapes,
@@ -159,16 +161,19 @@ class SelectorWeights:
 
     @property
     def parameters(self) -> int:
+        """How many numbers the selector has."""
         return sum(getattr(self, f.name).size for f in fields(self))
 
     @property
     def tensors(self) -> Tensors:
+        """All of them by name, as they are written."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
     def from_tensors(
         cls, tensors: Tensors, *, width: int, classes: int, where: str, error: Error
     ) -> "SelectorWeights":
+        """The selector in these tensors, if they fit a backbone of this width and so many classes."""
         missing = sorted({f.name for f in fields(cls)} - tensors.keys())
         if missing:
             raise error(f"{where}: tensor {missing[0]!r} is missing")

@@ -19,6 +19,8 @@ GENERALIST = "generalist"  # the module that learns from all domains; no domain 
 
 @dataclass(frozen=True)
 class Sample:
+    """An image's file and its class."""
+
     path: Path
     label: int
 
@@ -45,6 +47,7 @@ class Domain:
 
 
 def read_image(path: Path) -> Image.Image:
+    """The image in a file as RGB."""
     with Image.open(path) as image:
         return to_rgb(image)
 

@@ -45,6 +45,7 @@ class Workers:
 
     @property
     def parallel(self) -> bool:
+        """Whether several jobs run at the same time."""
         return self.ray or self.jobs > 1
 
     def each(self, job: Job, arguments: Arguments, progress: RunProgress, title: str) -> Iterator[str]:

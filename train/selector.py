@@ -72,6 +72,7 @@ def train_selector(
     recipe: SelectorRecipe,
     step: Step = ignore,
 ) -> SelectorReport:
+    """Trains the selector on cached logits; the epoch that validates best is kept."""
     classes, width = train.logits.shape[2], train.x_hat.shape[1]
     hidden_x, hidden_l, out, dropout = sizes(classes)
     shape = {"width": width, "classes": classes, "hidden_x": hidden_x, "hidden_l": hidden_l, "out": out}
@@ -117,6 +118,7 @@ def compare(weights: SelectorWeights, data: SourceLogits) -> tuple[float, float,
 
 
 def join(parts: Sequence[SourceLogits]) -> SourceLogits:
+    """Several domains' images as one set; each still knows its own module."""
     return SourceLogits(
         torch.cat([p.x_hat for p in parts]),
         torch.cat([p.logits for p in parts]),

@@ -54,6 +54,7 @@ class TorchViT:
         return torch.stack([*rows, self._pool_normalised(x, module)], dim=1)
 
     def logits(self, tokens: Tensor, module: Params) -> Tensor:
+        """[B,K] of a module for embedded tokens."""
         return F.linear(self.features(tokens, module), module["head_weight"], module["head_bias"])
 
     def _blocks(self, tokens: Tensor, module: Params) -> Iterator[Tensor]:
