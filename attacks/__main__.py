@@ -18,6 +18,7 @@ GUIDED = 0.5  # of a parser's time, where atheris is installed
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command's arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m attacks", description=attacks.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -36,6 +37,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the attacks that were asked for, and prints what escaped."""
     options = parse(arguments)
     if options.seed is not None:
         return again(options.only[0], options.seed)
@@ -69,6 +71,7 @@ def again(name: str, seed: int) -> int:
 
 
 def parse_file(name: str, file: Path) -> int:
+    """One input that atheris found, given to its parser again."""
     with harness.scratch() as place, harness.load(name).parser(Path(place)) as parser:
         guided.parse(parser, file.read_bytes())
     print(f"{name} {file}: refused or harmless")
@@ -76,6 +79,7 @@ def parse_file(name: str, file: Path) -> int:
 
 
 def table(tallies: dict[str, Tally]) -> str:
+    """Cases, refusals and escapes of every attack, for a terminal."""
     rows = [_row(name, tally) for name, tally in tallies.items()]
     rows.append(_row("all", sum(tallies.values(), Tally())))
     header = ("attack", "cases", "of them by seed", "refused of these", "by atheris", "escapes")

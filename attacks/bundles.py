@@ -25,6 +25,7 @@ GRAPHS = ("embed.onnx", "forward.onnx", "adapt.onnx")
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that open a bundle whose contents were changed and whose hashes were put right."""
     quiet_graphs()
     folder = copy_bundle(place)
     manifest = json.loads((folder / "manifest.json").read_bytes())

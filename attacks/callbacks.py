@@ -58,12 +58,14 @@ ACTS: dict[str, Act] = {
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases whose callbacks do what no callback should."""
     with runtime() as opened:
 
         def case(rng: Random) -> None:
             opened.reset()
             names = rng.sample(list(ACTS), rng.randint(1, 3))
-            background, images = rng.random() < 0.5, some(rng, FRAMES)
+            background = rng.random() < 0.5
+            images = some(rng, FRAMES)
             left = list(range(ACTIONS))
 
             def on_event(event: Event) -> None:

@@ -34,12 +34,14 @@ class _Write:
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that read while a write is interrupted."""
     writes = [_file(place), _folder(place), _module(place)]
     calls = [_count(w) for w in writes]
 
     def case(rng: Random) -> None:
         which = rng.randrange(len(writes))
-        write, exchange = writes[which], rng.random() < 0.5
+        write = writes[which]
+        exchange = rng.random() < 0.5
         write.prepare()
         allowed = {0}
         for version in range(1, rng.randint(1, 3) + 1):
@@ -115,10 +117,12 @@ def _folder(place: Path) -> _Write:
 
 def _module(place: Path) -> _Write:
     """One module of a store, whose other files stay."""
-    path, name = place / "store", "fog"
+    path = place / "store"
+    name = "fog"
     path.mkdir()
     shutil.copy(STORE / "store.json", path)
-    module, config = Store(STORE).load_module(name), Store(STORE).module_config(name)
+    module = Store(STORE).load_module(name)
+    config = Store(STORE).module_config(name)
     store = Store(path)
 
     def write(version: int) -> None:

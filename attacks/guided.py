@@ -17,10 +17,12 @@ LONGEST = 1 << 20  # bytes of an input
 
 
 def installed() -> bool:
+    """Whether atheris is there."""
     return find_spec("atheris") is not None
 
 
 def has_parser(name: str) -> bool:
+    """Whether an attack has a parser that atheris can feed."""
     return hasattr(load(name), "parser")
 
 
@@ -43,7 +45,11 @@ def run(name: str, seconds: float, folder: Path) -> Tally:
 
 
 def main() -> None:
-    name, seconds, folder, place = sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
+    """What the process of `run` does: atheris feeds the parser until its time is over."""
+    name = sys.argv[1]
+    seconds = sys.argv[2]
+    folder = Path(sys.argv[3])
+    place = Path(sys.argv[4])
     import atheris
 
     with atheris.instrument_imports(include=["pluto_edge"]):
@@ -61,6 +67,7 @@ def main() -> None:
 
 
 def parse(parser: Parser, data: bytes) -> None:
+    """One input; refusing it is right, and anything else that it raises is an escape."""
     try:
         parser.parse(data)
     except PlutoError:

@@ -40,9 +40,11 @@ class Escape(Exception):
 class Attack(Protocol):
     """A file of this folder. Not all have a `parser`, or `SECONDS` of their own."""
 
-    def attack(self, place: Path) -> AbstractContextManager[Case]: ...
+    def attack(self, place: Path) -> AbstractContextManager[Case]:
+        """Sets up what is attacked in a folder, and gives a case."""
 
-    def parser(self, place: Path) -> "AbstractContextManager[Parser]": ...
+    def parser(self, place: Path) -> "AbstractContextManager[Parser]":
+        """What parses, and samples to start from."""
 
 
 class Parser(NamedTuple):
@@ -84,6 +86,7 @@ class Tally:
 
     @property
     def escaped(self) -> int:
+        """How many cases escaped."""
         return sum(self.counts.values())
 
     def __add__(self, other: "Tally") -> "Tally":
@@ -95,6 +98,7 @@ class Tally:
         return total
 
     def add(self, found: Found) -> None:
+        """Counts an escape, and keeps the first few of each kind."""
         self.counts[found.kind] = self.counts.get(found.kind, 0) + 1
         kept = self.escapes.setdefault(found.kind, [])
         if len(kept) < KEPT:
@@ -102,6 +106,7 @@ class Tally:
 
 
 def load(name: str, package: str = "attacks") -> Attack:
+    """The attack of this name."""
     return cast(Attack, importlib.import_module(f"{package}.{name}"))
 
 
@@ -167,7 +172,9 @@ class _Board:
         self._shared = _CONTEXT.Array("d", 3 + 2 * tasks, lock=False)
 
     def begin(self, task: int, seed: int) -> None:
-        self._shared[0], self._shared[1], self._shared[2] = task, seed, monotonic()
+        self._shared[0] = task
+        self._shared[1] = seed
+        self._shared[2] = monotonic()
 
     def rest(self) -> None:
         """No case is under way."""
@@ -232,7 +239,8 @@ def run(tasks: Sequence[Task], package: str = "attacks") -> dict[str, Tally]:
 
 def _watch(tasks: Sequence[Task], package: str, within: Path, tallies: dict[str, Tally]) -> list[Task]:
     """One worker, until it is done, crashes or hangs; gives the tasks that are left."""
-    board, (inbox, outbox) = _Board(len(tasks)), _CONTEXT.Pipe(duplex=False)
+    board = _Board(len(tasks))
+    inbox, outbox = _CONTEXT.Pipe(duplex=False)
     worker = _CONTEXT.Process(target=_work, args=(tasks, package, within, board, outbox), daemon=True)
     began = monotonic()
     worker.start()

@@ -49,6 +49,7 @@ PREDICTED = 0.1  # of the images that are taken: a prediction costs as much as t
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that hand over images which no camera makes."""
     warnings.simplefilter("ignore")  # Pillow warns of what it refuses next
     encoded = [_encode(frames()[i], kind) for i, kind in enumerate(FORMATS)]
     with runtime() as opened:

@@ -22,6 +22,7 @@ from pluto_edge.manifest import Bundle
 
 @contextmanager
 def parser(place: Path) -> Iterator[Parser]:
+    """Reads a manifest."""
     folder = copy_bundle(place)
     file = folder / "manifest.json"
     sample = _small(json.loads(file.read_bytes()))
@@ -36,16 +37,20 @@ def parser(place: Path) -> Iterator[Parser]:
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that open a bundle whose manifest was changed."""
     with parser(place) as opened:
         yield mutating(opened, mutate_json)
 
 
 def _small(data: dict[str, object]) -> bytes:
     """The same bundle with one module and two comparisons: most of a manifest is repetition."""
-    modules, parity, files = data["modules"], data["parity"], data["files"]
+    modules = data["modules"]
+    parity = data["parity"]
+    files = data["files"]
     assert isinstance(modules, list) and isinstance(parity, list) and isinstance(files, dict)
     kept = f"modules/{modules[0]['name']}.safetensors"
-    data["modules"], data["parity"] = modules[:1], parity[:2]
+    data["modules"] = modules[:1]
+    data["parity"] = parity[:2]
     data["files"] = {n: e for n, e in files.items() if n == kept or not n.startswith("modules/")}
     return json.dumps(data).encode()
 

@@ -36,12 +36,14 @@ def parser(place: Path) -> Iterator[Parser]:
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that add a module whose files were changed."""
     folder, config, model = _newcomer(place)
     tensors = load_file(STORE / "modules/fog" / MODULE_FILE)
     with _taker(folder) as take:
 
         def case(rng: Random) -> None:
-            description, data = config, model
+            description = config
+            data = model
             kind = rng.randrange(8)
             if kind < 3:
                 description = mutate_json(rng, config)
@@ -60,7 +62,8 @@ def attack(place: Path) -> Iterator[Case]:
 
 def _newcomer(place: Path) -> tuple[Path, bytes, bytes]:
     """An empty folder, and the files of a good module of another name."""
-    source, folder = STORE / "modules/fog", place / NAME
+    source = STORE / "modules/fog"
+    folder = place / NAME
     folder.mkdir()
     config = (source / "adapter_config.json").read_text().replace('"name": "fog"', f'"name": "{NAME}"')
     return folder, config.encode(), (source / MODULE_FILE).read_bytes()

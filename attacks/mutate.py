@@ -69,7 +69,8 @@ def mutate_bytes(rng: Random, data: bytes, changes: int = 4) -> bytes:
     """Up to so many changes: bits, bytes, spans that go, come twice or are something else, an end too soon."""
     out = bytearray(data)
     for _ in range(rng.randint(1, changes)):
-        at, kind = rng.randrange(len(out) + 1), rng.randrange(7)
+        at = rng.randrange(len(out) + 1)
+        kind = rng.randrange(7)
         size = min(1 << rng.randrange(8), len(out))
         if kind == 0 and at < len(out):
             out[at] ^= 1 << rng.randrange(8)
@@ -149,7 +150,8 @@ def mutate_tensors(rng: Random, tensors: Tensors) -> dict[str, NDArray[Any]]:
     for _ in range(rng.randint(1, 3)):
         if not made:
             break
-        key, kind = rng.choice(list(made)), rng.randrange(8)
+        key = rng.choice(list(made))
+        kind = rng.randrange(8)
         value = made[key]
         if kind == 0:
             del made[key]
@@ -178,6 +180,7 @@ def _number(rng: Random, dtype: np.dtype[Any]) -> Any:
 
 
 def to_safetensors(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> bytes:
+    """Tensors as the bytes of a file."""
     return bytes(save({k: np.ascontiguousarray(v) for k, v in tensors.items()}, dict(metadata or {}) or None))
 
 

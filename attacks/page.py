@@ -55,6 +55,7 @@ PROBED = 0.05  # of the cases: whether the page still answers
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that talk to the page's server as no browser would."""
     problems: list[str] = []
     with (
         runtime() as opened,

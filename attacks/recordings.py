@@ -21,6 +21,7 @@ from pluto_edge.runtime.types import Event, StreamMetrics
 
 @contextmanager
 def parser(place: Path) -> Iterator[Parser]:
+    """Reads a recording."""
     file = place / "run.jsonl"
 
     def parse(data: bytes) -> None:
@@ -37,13 +38,15 @@ def parser(place: Path) -> Iterator[Parser]:
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that replay a recording whose lines were changed."""
     with parser(place) as opened:
         lines = opened.samples[0].splitlines(keepends=True)
 
         def case(rng: Random) -> None:
             changed = list(lines)
             for _ in range(rng.randint(1, 3)):
-                at, kind = rng.randrange(len(changed)), rng.randrange(8)
+                at = rng.randrange(len(changed))
+                kind = rng.randrange(8)
                 if kind < 5:
                     changed[at] = mutate_json(rng, lines[at % len(lines)]) + b"\n"
                 elif kind == 5:

@@ -23,6 +23,7 @@ PREDICTED = 0.1  # of the states that are taken: a prediction costs as much as t
 
 @contextmanager
 def parser(place: Path) -> Iterator[Parser]:
+    """Restores a state."""
     with _learned(place / "good") as (opened, good):
         file = place / "state"
 
@@ -35,6 +36,7 @@ def parser(place: Path) -> Iterator[Parser]:
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that restore a state whose bytes or tensors were changed."""
     with _learned(place / "good") as (opened, good):
         file, previous = persistence.generations(place / "state")
         with safe_open(place / "good", framework="numpy") as whole:

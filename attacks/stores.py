@@ -19,6 +19,7 @@ from pluto_edge.store import OPTIONS, Store
 
 @contextmanager
 def parser(place: Path) -> Iterator[Parser]:
+    """Reads the description of a store."""
     folder = copy_store(place)
     file = folder / "store.json"
     sample = file.read_bytes()
@@ -41,5 +42,6 @@ def parser(place: Path) -> Iterator[Parser]:
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases that open a store whose description was changed."""
     with parser(place) as opened:
         yield mutating(opened, mutate_json)

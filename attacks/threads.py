@@ -24,8 +24,10 @@ MODULE = "sensor_noise"  # that comes and goes
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
+    """Cases in which several threads use one runtime at the same time."""
     with runtime() as opened:
-        image, first = frames()[:1], opened.predict(frames()[:1])
+        image = frames()[:1]
+        first = opened.predict(frames()[:1])
 
         def case(rng: Random) -> None:
             errors: list[BaseException] = []

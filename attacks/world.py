@@ -34,10 +34,12 @@ def runtime(**options: Any) -> Iterator[Runtime]:
 
 
 def copy_bundle(place: Path) -> Path:
+    """A bundle of one's own to break."""
     return Path(shutil.copytree(BUNDLE, place / "bundle"))
 
 
 def copy_store(place: Path) -> Path:
+    """A store of one's own to break."""
     return Path(shutil.copytree(STORE, place / "store"))
 
 
@@ -54,6 +56,7 @@ def frames() -> NDArray[np.uint8]:
 
 
 def some(rng: Random, count: int) -> NDArray[np.uint8]:
+    """So many of the frames, at random."""
     return frames()[[rng.randrange(64) for _ in range(count)]]
 
 

@@ -2,18 +2,17 @@
 
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from time import perf_counter
 
 import numpy as np
 
 from pluto_edge._ort import onnxruntime as ort
-from pluto_edge.bench import flops, fresh, machine
-from pluto_edge.bench.flops import Flops
+from pluto_edge.bench import fresh, machine
 from pluto_edge.bench.workload import images, open_runtime
 from pluto_edge.errors import ConfigError
-from pluto_edge.manifest import EMBED, FORWARD, Bundle, Precision
+from pluto_edge.manifest import EMBED, FORWARD, Bundle, Flops, Precision
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
@@ -91,7 +90,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Part:
-    """One part at one batch; `gflops` a second and `share` of the peak where it is matrix products."""
+    """One part at one batch; `gflops` a second and `share` of the peak for graphs whose operations are known."""
 
     name: str
     batch: int
@@ -110,12 +109,16 @@ class Cell:
 
     @property
     def images_a_second(self) -> float:
+        """How many images a second predictions of this size manage."""
         return 1e3 * self.size.batch / self.predict.median
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that was measured, and what it was measured on. `busy` says why times are not to be trusted."""
+    """All that was measured, and what it was measured on.
+
+    `busy` says why times are not to be trusted; `flops` is None where the bundle does not say.
+    """
 
     bundle: str
     bundle_sha256: str
@@ -130,7 +133,7 @@ class Report:
     busy: tuple[str, ...]
     load: float | None
     peak: machine.Peak
-    flops: Flops
+    flops: Flops | None
     starts: tuple[fresh.Start, ...]
     memory: fresh.Memory
     parts: tuple[Part, ...]
@@ -164,12 +167,13 @@ def bench(
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Report:
     """Measure everything in `plan`; `on_stage` is told what comes next."""
-    manifest, load = bundle.manifest, machine.load_average()
+    manifest = bundle.manifest
+    load = machine.load_average()
     if plan.modules[-1] > len(manifest.modules):
         raise ConfigError(f"modules: the bundle has {len(manifest.modules)}, {plan.modules[-1]} were asked for")
     engine = Engine.of(manifest.precision, providers, threads)
     on_stage("peak of matrix products")
-    peak, counts = machine.measure_peak(engine), flops.count(bundle)
+    peak = machine.measure_peak(engine)
     busy = machine.busy(engine, load, peak)
     for reason in busy:
         on_stage(f"the machine is busy: {reason}")
@@ -177,7 +181,7 @@ def bench(
     starts = [fresh.cold_start(bundle.path, providers, threads) for _ in range(STARTS)]
     memory = fresh.peak_memory(bundle.path, providers, threads, plan.batches[-1])
     parts: list[Part] = []
-    workbench = Workbench(bundle, engine, plan, peak, counts)
+    workbench = Workbench(bundle, engine, plan, peak)
     for batch in plan.batches:
         on_stage(f"parts: batch {batch}")
         parts += workbench.parts(batch)
@@ -199,7 +203,7 @@ def bench(
         busy=busy,
         load=load,
         peak=peak,
-        flops=counts,
+        flops=manifest.flops,
         starts=tuple(starts),
         memory=memory,
         parts=tuple(parts),
@@ -223,6 +227,7 @@ def measure(call: Callable[[], object], plan: Plan) -> Timing:
 
 
 def measure_cell(bundle: Bundle, size: Size, plan: Plan, providers: str, threads: int | None) -> Cell:
+    """Predictions and steps of one size, each measured on a runtime of its own."""
     frames = images(bundle, size.batch)
     with open_runtime(bundle, providers, threads, size.modules, size.top_m) as runtime:
         predict = measure(lambda: runtime.predict(frames), plan)
@@ -232,9 +237,11 @@ def measure_cell(bundle: Bundle, size: Size, plan: Plan, providers: str, threads
 class Workbench:
     """A bundle's graphs and selector one by one, in the micro-batches that the runtime cuts a batch into."""
 
-    def __init__(self, bundle: Bundle, engine: Engine, plan: Plan, peak: machine.Peak, counts: Flops) -> None:
-        self._bundle, self._engine, self._plan = bundle, engine, plan
-        self._peak, self._counts = peak, counts
+    def __init__(self, bundle: Bundle, engine: Engine, plan: Plan, peak: machine.Peak) -> None:
+        self._bundle = bundle
+        self._engine = engine
+        self._plan = plan
+        self._peak = peak
         self._network = Network(bundle, engine)
         kept = contracts(bundle.manifest)
         self._embed, self._forward = (engine.open(bundle.file(name), kept[name]) for name in (EMBED, FORWARD))
@@ -250,16 +257,18 @@ class Workbench:
         prepared = ImageBatch(images(self._bundle, batch), self._bundle.manifest.preprocessing)
         names = self._bundle.manifest.names[: self._plan.modules[-1]]
         network = self._network
-        passed, weights = network.run(prepared, {}, names), network.selector
+        passed = network.run(prepared, {}, names)
 
         def prepare() -> None:
             for size in micro_batches(batch, network.graphs.micro_batch):
                 _ = prepared[:size]
 
         def select() -> None:
-            selector.select(selector.weights(weights, passed.x_hat, passed.logits), None)
+            selector.select(selector.weights(network.selector, passed.x_hat, passed.logits), None)
 
-        counts, peak = self._counts, self._peak
+        known = self._bundle.manifest.flops
+        counts: dict[str, int] = {} if known is None else asdict(known)
+        peak = self._peak
         graph_peak = peak.int8 if self._bundle.manifest.precision == "int8" and peak.int8 else peak.fp32
         embed, forward, adapt = (
             self._graph(graph, prepared, step, embedded=graph is not self._embed)
@@ -271,9 +280,9 @@ class Workbench:
         )
         return [
             self._part("prepare", batch, prepare),
-            self._part("embed", batch, embed, counts.embed, peak.fp32),
-            self._part("forward", batch, forward, counts.forward, graph_peak),
-            self._part("adapt", batch, adapt, counts.adapt, graph_peak),
+            self._part("embed", batch, embed, counts.get("embed"), peak.fp32),
+            self._part("forward", batch, forward, counts.get("forward"), graph_peak),
+            self._part("adapt", batch, adapt, counts.get("adapt"), graph_peak),
             self._part("selector", batch, select),
         ]
 

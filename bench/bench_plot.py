@@ -22,7 +22,9 @@ def png(report: Report) -> bytes:
 
     figure = Figure(figsize=(10, 4.2), layout="constrained", facecolor=LIGHT["paper"])
     left, right = figure.subplots(1, 2)
-    growth, most, batch = report.growth, report.plan.modules[-1], report.plan.batch
+    growth = report.growth
+    most = report.plan.modules[-1]
+    batch = report.plan.batch
     _draw(left, growth["modules"], [c.size.modules for c in growth["modules"]], f"modules (batch {batch})")
     _draw(right, growth["batch"], [c.size.batch for c in growth["batch"]], f"images in a batch (modules {most})")
     busy = ", machine busy" if report.busy else ""
@@ -30,6 +32,7 @@ def png(report: Report) -> bytes:
 
 
 def drawn(figure: Any, title: str) -> bytes:
+    """A figure with this title as a PNG."""
     figure.suptitle(title, fontsize=11, color=LIGHT["ink"], parse_math=False)
     picture = BytesIO()
     figure.savefig(picture, format="png", dpi=120, facecolor=LIGHT["paper"])

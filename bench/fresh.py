@@ -38,11 +38,13 @@ class Memory:
 
 
 def cold_start(bundle: Path, providers: str, threads: int | None) -> Start:
+    """How long a new process takes to its first prediction, and each part of it."""
     seconds, parts = run_child(CODE.format(name="start_child"), bundle, providers, threads)
     return Start(1e3 * seconds, *parts)
 
 
 def peak_memory(bundle: Path, providers: str, threads: int | None, batch: int) -> Memory:
+    """How much memory a new process needs to open the bundle, to predict and to learn."""
     return Memory(batch, *run_child(CODE.format(name="memory_child"), bundle, providers, threads, batch)[1])
 
 
@@ -63,6 +65,7 @@ def start_child() -> None:
 
 
 def memory_child() -> None:
+    """What the process of `peak_memory` runs."""
     bundle, providers, threads, batch = json.loads(sys.argv[1])
     from pluto_edge.bench.workload import images, open_runtime
     from pluto_edge.manifest import Bundle

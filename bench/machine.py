@@ -1,17 +1,15 @@
 """What the machine itself can do: the peak of its matrix products, and whether something else is running on it."""
 
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.resources import as_file, files
 from math import inf
-from pathlib import Path
 from time import perf_counter, process_time
 from typing import Literal
 
 import numpy as np
 
-from pluto_edge.bench.probe import matmul_model
 from pluto_edge.runtime.engine.session import Engine, usable_cores
 
 SIZES = (512, 768, 1536)  # of square matrices: which one is fastest differs between processors
@@ -35,6 +33,7 @@ class Peak:
 
 
 def measure_peak(engine: Engine) -> Peak:
+    """The best of a few sizes, since which one is fastest differs between processors."""
     cpu, wall = process_time(), perf_counter()
     fp32 = _fastest(engine, "fp32")
     threads = min(engine.threads, usable_cores())
@@ -63,10 +62,9 @@ def _fastest(engine: Engine, kind: Literal["fp32", "int8"]) -> float:
 
 
 def _product(engine: Engine, kind: Literal["fp32", "int8"], size: int) -> Callable[[], object]:
+    """The graphs beside this file multiply two square matrices of any size, both inputs."""
     types = (np.float32, np.float32) if kind == "fp32" else (np.uint8, np.int8)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "matmul.onnx"
-        path.write_bytes(matmul_model(kind, size))
+    with as_file(files("pluto_edge.bench") / f"matmul_{kind}.onnx") as path:
         graph = engine.open(path)
     rng = np.random.default_rng(0)
     a, b = (engine.tensor(rng.integers(0, 64, (size, size)).astype(t)) for t in types)
@@ -75,9 +73,12 @@ def _product(engine: Engine, kind: Literal["fp32", "int8"], size: int) -> Callab
 
 def _best(call: Callable[[], object]) -> float:
     call()
-    best, runs, begin = inf, 0, perf_counter()
+    best = inf
+    runs = 0
+    begin = perf_counter()
     while runs < RUNS or perf_counter() - begin < SECONDS:
         start = perf_counter()
         call()
-        best, runs = min(best, perf_counter() - start), runs + 1
+        best = min(best, perf_counter() - start)
+        runs += 1
     return best

@@ -80,7 +80,8 @@ def steps_child() -> None:
     for _ in sys.stdin:
         start = perf_counter()
         runtime.step(frames)
-        took, event = 1e3 * (perf_counter() - start), runtime.events[-1]
+        took = 1e3 * (perf_counter() - start)
+        event = runtime.events[-1]
         print(json.dumps([took, event.kind, event.reason, event.reliable]), flush=True)
 
 

@@ -33,15 +33,15 @@ Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Domain:
+class DomainImages:
     """One domain's images, [n,H,W,3], and their classes: those for attacks, for normal batches, and to judge by."""
 
     images: Pixels
     labels: NDArray[np.intp]
 
     @property
-    def attack(self) -> "Domain":
-        return Domain(self.images[: -NORMAL * BATCH - JUDGED], self.labels[: -NORMAL * BATCH - JUDGED])
+    def attack(self) -> "DomainImages":
+        return DomainImages(self.images[: -NORMAL * BATCH - JUDGED], self.labels[: -NORMAL * BATCH - JUDGED])
 
     @property
     def normal(self) -> Pixels:
@@ -52,7 +52,7 @@ class Domain:
         return self.images[-JUDGED:]
 
 
-Domains = dict[str, Domain]
+Domains = dict[str, DomainImages]
 Attack = Callable[[Domains, str, np.random.Generator], Pixels]
 COUNT = ATTACK * BATCH
 
@@ -90,16 +90,16 @@ def main() -> None:
     print(f"\nthe worst is {worst:+.1f} points; {-ALLOWED:+.1f} is allowed")
 
 
-def read(folder: Path) -> Domain:
+def read(folder: Path) -> DomainImages:
     """All images, in an order that is the same every time."""
     files = sorted(folder.glob("*/*.png"))
     classes = sorted({f.parent.name for f in files})
     order = np.random.default_rng(0).permutation(len(files))
     images = np.stack([np.asarray(Image.open(files[i]).convert("RGB")) for i in order])
-    return Domain(images, np.array([classes.index(files[i].parent.name) for i in order]))
+    return DomainImages(images, np.array([classes.index(files[i].parent.name) for i in order]))
 
 
-def accuracy(bundle: Path, setting: AdaptConfig | None, way: str, fed: Pixels, domain: Domain) -> float:
+def accuracy(bundle: Path, setting: AdaptConfig | None, way: str, fed: Pixels, domain: DomainImages) -> float:
     """In percent, on the domain's judges, of a bundle that was fed these images."""
     with Runtime(bundle, threads=1, config=setting, verify=False) as runtime:
         play = in_steps if way == "steps" else in_a_stream
@@ -192,7 +192,7 @@ def some(images: Pixels, count: int, rng: np.random.Generator) -> Pixels:
     return images[rng.integers(0, len(images), count)]
 
 
-def of_class(domain: Domain, label: int, count: int, rng: np.random.Generator) -> Pixels:
+def of_class(domain: DomainImages, label: int, count: int, rng: np.random.Generator) -> Pixels:
     return some(domain.images[domain.labels == label], count, rng)
 
 

@@ -18,7 +18,7 @@ STEP = "step: "  # rows of steps start with this; the picture has them
 
 
 @dataclass(frozen=True)
-class Row:
+class ContestRow:
     """One side of a comparison.
 
     Attributes:
@@ -53,7 +53,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Report:
+class ContestReport:
     store: str
     architecture: str
     modules: int
@@ -65,7 +65,7 @@ class Report:
     load: float | None
     peak: Peak
     agreements: tuple[Agreement, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ContestRow, ...]
     machine: str
     versions: dict[str, str]
     started: str
@@ -95,7 +95,7 @@ def compare(
     *,
     reliable: Mapping[str, int] | None = None,
     notes: Mapping[str, str] | None = None,
-) -> list[Row]:
+) -> list[ContestRow]:
     """A row a side, all over the first one."""
     first = np.array(next(iter(values.values())))
     rows = []
@@ -103,7 +103,7 @@ def compare(
         low, median, high = (float(v) for v in np.percentile(measured, (25, 50, 75)))
         ratio = float(np.median(np.array(measured) / first)) if first.all() else None
         rows.append(
-            Row(
+            ContestRow(
                 what,
                 batch,
                 who,
@@ -119,7 +119,7 @@ def compare(
     return rows
 
 
-def as_text(report: Report) -> str:
+def as_text(report: ContestReport) -> str:
     about = [
         ("store", f"{report.store}: {report.architecture}, modules: {report.modules}, all blended"),
         ("tokens", f"{report.tokens} an image, and a module's prompt"),
@@ -139,8 +139,9 @@ def _agreement(found: Agreement) -> str:
     return f"{found.bundle}: logits within {found.error:.1e} of torch's, {top}"
 
 
-def _table(rows: tuple[Row, ...]) -> str:
-    lines, last = [], ""
+def _table(rows: tuple[ContestRow, ...]) -> str:
+    lines = []
+    last = ""
     for row in rows:
         what = row.what if row.batch is None else f"{row.what}, batch {row.batch}"
         lines.append(
@@ -160,7 +161,7 @@ def _table(rows: tuple[Row, ...]) -> str:
     return _text.table(header, lines, right=(2, 4, 5, 6))
 
 
-def png(report: Report) -> bytes:
+def png(report: ContestReport) -> bytes:
     """Bars as long as steps take; a line as long as the spread."""
     check()
     from matplotlib.figure import Figure
@@ -174,7 +175,7 @@ def png(report: Report) -> bytes:
     return drawn(figure, title)
 
 
-def _bars(axes: Any, rows: list[Row], case: str) -> None:
+def _bars(axes: Any, rows: list[ContestRow], case: str) -> None:
     ours = [row.who.startswith("pluto-edge") for row in rows]
     axes.barh(
         [row.who for row in rows],

@@ -56,7 +56,8 @@ def main() -> None:
 def long_run(bundle: Path, steps: int, batch: int) -> None:
     runtime = Runtime(bundle, config=AdaptConfig(entropy_margin=1.0, ln_lr=1e-5, selector_lr=1e-5))
     size = runtime.manifest.preprocessing.size
-    rng, rows = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    rows = []
     for step in range(1, steps + 1):
         runtime.step(rng.integers(0, 256, (batch, *size, 3), dtype=np.uint8))
         if step in (10, 100) or step % (steps // 4) == 0:

@@ -33,7 +33,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=512, help="images of each target")
     options = parser.parse_args()
     domains = {d.name: d for d in scan(options.data)}
-    rows, pairs = [], []
+    rows = []
+    pairs = []
     for folder in sorted(p.parent for p in options.loo.glob("*/store")):
         domain = domains[folder.name]
         samples = (*domain.train, *domain.val)

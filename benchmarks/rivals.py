@@ -28,7 +28,7 @@ import numpy as np
 import streams
 import torch
 from children import Steps, third_graph, torch_memory, torch_start
-from contest import STEP, Agreement, Report, Row, as_text, compare, in_turns, png
+from contest import STEP, Agreement, ContestReport, ContestRow, as_text, compare, in_turns, png
 from torch_rival import check_plain, compiled, export_plain, plain_vit, time_limit
 
 from pluto_edge import Runtime
@@ -92,7 +92,7 @@ def run(options: Namespace) -> None:
     if (options.random is None) == (not options.bundles):
         raise ConfigError("want a store and its bundles, or --random and a folder")
     store, bundles = random_store(options.random) if options.random else (options.store, options.bundles)
-    rivals = Rivals(Store(store), [Bundle(path) for path in bundles], options)
+    rivals = Contestants(Store(store), [Bundle(path) for path in bundles], options)
     report = rivals.report()
     if options.json is not None:
         write_text(options.json, to_text(report))
@@ -115,7 +115,8 @@ def random_store(folder: Path) -> tuple[Path, list[Path]]:
 
 def check_belongs(bundle: Bundle, store: Store) -> None:
     """A bundle of this store, and of a precision that CPUs are for."""
-    manifest, config = bundle.manifest, store.config
+    manifest = bundle.manifest
+    config = store.config
     same = {
         "backbone": manifest.architecture == config.backbone.architecture,
         "modules": manifest.names == store.names and manifest.dims == config.dims,
@@ -157,15 +158,17 @@ def milliseconds(call: Callable[[], object]) -> Callable[[], float]:
     return timed
 
 
-class Rivals:
+class Contestants:
     """A store's bundles on one side, torch on the other; each method is a group of rows."""
 
     def __init__(self, store: Store, bundles: Sequence[Bundle], options: Namespace) -> None:
         for bundle in bundles:
             check_belongs(bundle, store)
-        self.store, self.options = store, options
+        self.store = store
+        self.options = options
         self.bundles = dict(zip(labels(bundles), bundles, strict=True))
-        self.batch, self.threads = options.batch, options.threads
+        self.batch = options.batch
+        self.threads = options.threads
         self.piece = micro_batch(bundles[0].manifest, FORWARD_VALUES)
         torch.set_num_threads(self.threads)
         # every step the same, and what is the paper's: all modules blended, no re-centring
@@ -176,15 +179,16 @@ class Rivals:
         self.compiled = compiled(store, self.config) if options.compile else None
         self.trouble = ""  # why torch.compile is out
 
-    def report(self) -> Report:
-        started, load = datetime.now(UTC).isoformat(timespec="seconds"), machine.load_average()
+    def report(self) -> ContestReport:
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        load = machine.load_average()
         engine = Engine("cpu", self.threads)
         peak = machine.measure_peak(engine)
         agreements = tuple(self.agreement(who, bundle) for who, bundle in self.bundles.items())
         rows = (*self.steps(), *self.forward(engine), *self.memory(), *self.start(), *self.added())
         after = machine.measure_peak(engine)
         manifest = next(iter(self.bundles.values())).manifest
-        return Report(
+        return ContestReport(
             store=str(self.store.path),
             architecture=manifest.architecture,
             modules=len(manifest.modules),
@@ -211,7 +215,8 @@ class Rivals:
         want = self.torch.step(few)
         with self._open(bundle, self.config) as runtime:
             got = runtime.step(few)
-        error, same_top = relative_error(got.logits, want["logits"]), got.selected[0] == want["top"]
+        error = relative_error(got.logits, want["logits"])
+        same_top = got.selected[0] == want["top"]
         if bundle.manifest.precision == "fp32" and (error > TRAJECTORY_LOGITS or not same_top):
             raise ParityError(
                 f"{bundle.path} and torch do not compute the same, so nothing was timed: logits differ by "
@@ -219,7 +224,7 @@ class Rivals:
             )
         return Agreement(who, str(bundle.path), bundle.manifest.precision, error, same_top)
 
-    def steps(self) -> list[Row]:
+    def steps(self) -> list[ContestRow]:
         half = replace(self.config, filter=True, entropy_margin=self._median_margin())
         return [
             *self._steps(f"{STEP}every image reliable", self.config, {TORCH: self.torch}),
@@ -232,7 +237,7 @@ class Rivals:
         low, high = np.sort(self.torch.step(self.frames)["entropy"])[self.batch // 2 - 1 :][:2]
         return float((low + high) / 2 / log(len(self.store.config.classes)))
 
-    def _steps(self, what: str, config: AdaptConfig, rivals: dict[str, TorchPluto]) -> list[Row]:
+    def _steps(self, what: str, config: AdaptConfig, rivals: dict[str, TorchPluto]) -> list[ContestRow]:
         notes = {}
         for side in rivals.values():
             side.config = config
@@ -265,13 +270,14 @@ class Rivals:
                 self.trouble = f"did not work: {type(error).__name__}: {lines[0]}"
         return self.trouble or f"compiled in {perf_counter() - start:.0f} s"
 
-    def _failed(self, what: str) -> list[Row]:
+    def _failed(self, what: str) -> list[ContestRow]:
         """A row that says why torch.compile is out, if it is."""
-        return [Row(what, self.batch, COMPILED, "ms", note=self.trouble)] if self.trouble else []
+        return [ContestRow(what, self.batch, COMPILED, "ms", note=self.trouble)] if self.trouble else []
 
-    def forward(self, engine: Engine) -> list[Row]:
+    def forward(self, engine: Engine) -> list[ContestRow]:
         """One module's logits from embedded tokens; sessions in the runtime's micro-batches."""
-        what, module = "forward, one module", self.torch.modules[self.store.names[0]]
+        what = "forward, one module"
+        module = self.torch.modules[self.store.names[0]]
         prepared = ImageBatch(self.frames, self.store.config.preprocessing)
         with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
             tokens = self.torch.vit.embed(torch.from_numpy(prepared[: self.batch]))[0]
@@ -313,7 +319,7 @@ class Rivals:
         pieces = [{"tokens": engine.tensor(part.numpy()), **inputs} for part in tokens.split(self.piece)]
         return lambda: [graph(piece) for piece in pieces]
 
-    def memory(self) -> list[Row]:
+    def memory(self) -> list[ContestRow]:
         rows = []
         for batch in sorted({min(SMALL, self.batch), self.batch}):
             sides: dict[str, Callable[[], float]] = {
@@ -327,7 +333,7 @@ class Rivals:
     def _peak(self, bundle: Bundle, batch: int) -> Callable[[], float]:
         return lambda: (fresh.peak_memory(bundle.path, "cpu", self.threads, batch).step or 0) / 1e6
 
-    def start(self) -> list[Row]:
+    def start(self) -> list[ContestRow]:
         """New processes, in turns; files were read before."""
         what = "from nothing to the first prediction"
         sides: dict[str, Callable[[], float]] = {who: self._start(b) for who, b in self.bundles.items()}
@@ -337,7 +343,7 @@ class Rivals:
     def _start(self, bundle: Bundle) -> Callable[[], float]:
         return lambda: fresh.cold_start(bundle.path, "cpu", self.threads).total
 
-    def added(self) -> list[Row]:
+    def added(self) -> list[ContestRow]:
         """What more of the same adds to a process, over the bytes of the weights."""
         rows = []
         for who, bundle in self.bundles.items():

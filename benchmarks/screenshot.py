@@ -45,7 +45,8 @@ def take(options: argparse.Namespace) -> bytes:
 
     if browser.missing():
         sys.exit(browser.missing())
-    rng, conditions = np.random.default_rng(0), {**meter.CONDITIONS, **meter.UNSEEN}
+    rng = np.random.default_rng(0)
+    conditions = {**meter.CONDITIONS, **meter.UNSEEN}
 
     def see(scene: str) -> None:
         frame = conditions[scene](meter.render(rng, int(rng.integers(10))), rng)

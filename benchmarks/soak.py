@@ -142,7 +142,10 @@ def lives(out: Path) -> int:
 
 class Child:
     def __init__(self, options: argparse.Namespace) -> None:
-        self.out, self.life, self.frames, self.seed = options.out, options.child, options.frames, options.seed
+        self.out = options.out
+        self.life = options.child
+        self.frames = options.frames
+        self.seed = options.seed
         self.runtime = Runtime(DIGITS / "bundle", "cpu", options.threads)
         self.stream = self.runtime.stream("one")
         self.others = 0
@@ -166,7 +169,8 @@ class Child:
 
     def _watch(self, log: Any) -> None:
         first = last_frame(self.out)
-        line, latencies = self._fresh(), []
+        line = self._fresh()
+        latencies = []
         for frame in range(first + 1, self.frames + 1):
             rng = np.random.default_rng([self.seed, frame])
             if rng.random() < BROKEN:
@@ -187,14 +191,20 @@ class Child:
                 self.stream.save(self.out / "state")
                 (self.out / "saved").write_text(str(self.stream.learner.state.steps))
             if frame % REPORT == 0 or frame == self.frames:
-                line.frame, line.age, line.resident = frame, frame - first, resident()
+                line.frame = frame
+                line.age = frame - first
+                line.resident = resident()
                 line.median, line.p99 = (float(np.percentile(latencies, q)) for q in (50, 99))
                 metrics = self.stream.metrics
-                line.steps, line.rollbacks, line.others = metrics.steps, metrics.rolled_back, self.others
-                line.problems, self.problems = self.problems, []
+                line.steps = metrics.steps
+                line.rollbacks = metrics.rolled_back
+                line.others = self.others
+                line.problems = self.problems
+                self.problems = []
                 log.write(json.dumps(asdict(line)) + "\n")
                 log.flush()
-                line, latencies = self._fresh(), []
+                line = self._fresh()
+                latencies = []
 
     def _fresh(self) -> Line:
         return Line(0, self.life, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, [])
@@ -245,7 +255,8 @@ class Child:
 
 def good(frame: int, rng: np.random.Generator) -> tuple[np.ndarray, int]:
     """A digit in the condition that rules at this frame, and which it is."""
-    digit, name = int(rng.integers(10)), list(CONDITIONS)[frame // HOLD % len(CONDITIONS)]
+    digit = int(rng.integers(10))
+    name = list(CONDITIONS)[frame // HOLD % len(CONDITIONS)]
     return CONDITIONS[name](meter.render(rng, digit, fonts=()), rng), digit
 
 

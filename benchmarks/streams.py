@@ -55,8 +55,11 @@ def child(options: argparse.Namespace, what: str) -> list:
 
 def cameras(options: argparse.Namespace) -> list[tuple[int, float, float]]:
     runtime = Runtime(options.bundle, config=CONFIG, verify=False)
-    size, rng = runtime.manifest.preprocessing.size, np.random.default_rng(0)
-    rows, last, kept = [], resident(), []
+    size = runtime.manifest.preprocessing.size
+    rng = np.random.default_rng(0)
+    rows = []
+    last = resident()
+    kept = []
     for number in range(1, options.cameras + 1):
         stream = runtime.stream(f"cam{number}", options.batch, background=False)
         for _ in range(2 * options.batch):
@@ -69,7 +72,8 @@ def cameras(options: argparse.Namespace) -> list[tuple[int, float, float]]:
 
 def latency(options: argparse.Namespace) -> list[float]:
     runtime = Runtime(options.bundle, config=CONFIG, verify=False)
-    size, rng = runtime.manifest.preprocessing.size, np.random.default_rng(0)
+    size = runtime.manifest.preprocessing.size
+    rng = np.random.default_rng(0)
     pool = rng.integers(0, 256, (16, *size, 3), dtype=np.uint8)
     budget = 0.2 if "budget" in options.child else None
     stream = runtime.stream("cam", options.batch, budget=budget, background=options.child.startswith("background"))
@@ -81,13 +85,16 @@ def latency(options: argparse.Namespace) -> list[float]:
     if not stream.frozen:  # the gradient graph is opened with the first step
         while stream.metrics.steps == 0:
             stream(pool[0])
-    times, late, due = [], 0, perf_counter()
+    times = []
+    late = 0
+    due = perf_counter()
     for number in range(options.frames):
         due += 1 / options.fps
         if (pause := due - perf_counter()) > 0:
             sleep(pause)
         else:
-            late, due = late + 1, perf_counter()
+            late += 1
+            due = perf_counter()
         start = perf_counter()
         stream(pool[number % len(pool)])
         times.append(1e3 * (perf_counter() - start))

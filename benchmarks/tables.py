@@ -24,7 +24,7 @@ from pluto_edge.evaluate.evaluation import Evaluation, evaluate
 from pluto_edge.evaluate.methods import choose
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.results import ENSEMBLE, Protocol, Result
-from pluto_edge.evaluate.summary import Row
+from pluto_edge.evaluate.summary import MethodRow
 from pluto_edge.evaluate.targets import find_targets
 from pluto_edge.evaluate.verdict import find
 from pluto_edge.manifest import Bundle
@@ -102,7 +102,8 @@ def tables() -> dict[str, list[Group]]:
     pacs = {k: {"name": f"pacs-{k}", "data": "pacs", "targets": PACS} for k in ("adapter", "vpt")}
     online, once = Protocol(seeds=3), Protocol(seeds=1)
     cifar75 = RUNS / "bundles" / "cifar75"
-    corrupted, meter = RUNS / "data" / "cifar-c", RUNS / "data" / "meter"
+    corrupted = RUNS / "data" / "cifar-c"
+    meter = RUNS / "data" / "meter"
     camera = Path("examples/digits/bundle")
     found = {
         "digits": leave_one_out(**digits, methods=(*STILL, *LEARNING), protocol=online),
@@ -188,7 +189,8 @@ def main() -> None:
 
 def run(group: Group, threads: int) -> tuple[Result, ...]:
     bundle = Bundle(group.bundle)
-    manifest, seen = bundle.manifest, bundle.load_seen()
+    manifest = bundle.manifest
+    seen = bundle.load_seen()
     own = {
         n: find_targets(folder, manifest.specialists, manifest.classes, seen=left_out) if folder else ()
         for n, folder, left_out in (("probes", group.probe, seen), ("sources", group.source, None))
@@ -200,7 +202,7 @@ def run(group: Group, threads: int) -> tuple[Result, ...]:
     return found.results
 
 
-def markdown(table: Sequence[Row]) -> str:
+def markdown(table: Sequence[MethodRow]) -> str:
     """Accuracy in %, mean ± deviation over the orders; and what the modules kept, where it was looked at."""
     targets = list(table[0].cells)
     header = " | ".join(t.removesuffix("-5") for t in targets)

@@ -29,7 +29,9 @@ class PlainViT(nn.Module):
 
     def __init__(self, vit: TorchViT, head: tuple[Tensor, Tensor], prompts: int) -> None:
         super().__init__()
-        self.vit, self.layout, self.head = vit.vit, vit.layout, head
+        self.vit = vit.vit
+        self.layout = vit.layout
+        self.head = head
         self.first_patch = vit.layout.prefix + prompts
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -41,7 +43,8 @@ class PlainViT(nn.Module):
 
 def plain_vit(pluto: TorchPluto, tokens: Tensor) -> tuple[PlainViT, Tensor]:
     """The ViT with the first module's head, and what it takes: `tokens` with that module's prompt put in."""
-    module, prefix = pluto.modules[pluto.names[0]], pluto.vit.layout.prefix
+    module = pluto.modules[pluto.names[0]]
+    prefix = pluto.vit.layout.prefix
     prompt = module["prompt"] if "prompt" in module else tokens[0, :0]
     prompts = prompt.expand(len(tokens), -1, -1)
     vit = PlainViT(pluto.vit, (module["head_weight"], module["head_bias"]), len(prompt))

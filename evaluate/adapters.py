@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.targets import Stream, StreamBatch
+from pluto_edge.evaluate.targets import TargetBatch, TargetStream
 from pluto_edge.runtime.engine.affines import Affines
 from pluto_edge.runtime.engine.passes import Pass
 
@@ -27,12 +27,13 @@ class Bench:
     network: RecordedNetwork
     batch: int
     seed: int = 0
-    sources: dict[str, Stream] = field(default_factory=dict)  # by module: images of its own domain
+    sources: dict[str, TargetStream] = field(default_factory=dict)  # by module: images of its own domain
     store: Path | None = None
     memory: dict[object, Affines] = field(default_factory=dict)  # what the runs of one evaluation share
 
     @property
     def classes(self) -> int:
+        """How many classes the bundle has."""
         return self.network.bundle.manifest.dims.classes
 
 
@@ -40,14 +41,14 @@ class Adapter(ABC):
     """One run of a method, with the state that it has learned. Made anew for every run."""
 
     @abstractmethod
-    def step(self, batch: StreamBatch) -> Logits:
+    def step(self, batch: TargetBatch) -> Logits:
         """Predict a batch [B,K] and learn from it."""
 
     @abstractmethod
-    def predict(self, batch: StreamBatch) -> Logits:
+    def predict(self, batch: TargetBatch) -> Logits:
         """Predict with what was learned so far; nothing changes."""
 
-    def alone(self, batch: StreamBatch, module: str) -> Logits:
+    def alone(self, batch: TargetBatch, module: str) -> Logits:
         """What one module says with what was learned so far: what it still knows of its own domain."""
         return self.predict(batch)
 
@@ -80,7 +81,7 @@ def gives_features() -> bool:
     return "features" in {f.name for f in fields(Pass)}
 
 
-def features_of(network: RecordedNetwork, batch: StreamBatch, module: str) -> NDArray[np.floating]:
+def features_of(network: RecordedNetwork, batch: TargetBatch, module: str) -> NDArray[np.floating]:
     """What a module's head sees of a batch, as exported: [B,d]."""
     found: Any = network.run(batch, {}, [module])
     return np.asarray(found.features[:, 0])
@@ -90,12 +91,15 @@ class Single(Adapter):
     """A module as it was exported."""
 
     def __init__(self, bench: Bench, module: str, config: NoConfig) -> None:
-        self.network, self.module = bench.network, module
+        self.network = bench.network
+        self.module = module
 
-    def step(self, batch: StreamBatch) -> Logits:
+    def step(self, batch: TargetBatch) -> Logits:
+        """The same as `predict`: a module as it is learns nothing."""
         return self.predict(batch)
 
-    def predict(self, batch: StreamBatch) -> Logits:
+    def predict(self, batch: TargetBatch) -> Logits:
+        """What the exported module says."""
         return self.network.logits(batch, self.module, None)
 
 
@@ -106,16 +110,20 @@ class Neo(Adapter):
     """
 
     def __init__(self, bench: Bench, module: str, config: NoConfig) -> None:
-        self.network, self.module = bench.network, module
+        self.network = bench.network
+        self.module = module
         self.bias = bench.network.modules[module].tensors["head_bias"].numpy().astype(np.float64)
-        self.count, self.centre = 0, np.zeros_like(self.bias)
+        self.count = 0
+        self.centre = np.zeros_like(self.bias)
 
-    def step(self, batch: StreamBatch) -> Logits:
+    def step(self, batch: TargetBatch) -> Logits:
+        """Moves the centre towards the batch's features, then predicts with it."""
         logits = self.network.logits(batch, self.module, None)
         self.count += len(batch)
         share = len(batch) / self.count
         self.centre = (1 - share) * self.centre + share * (logits - self.bias).mean(axis=0)
         return np.asarray(logits - self.centre)
 
-    def predict(self, batch: StreamBatch) -> Logits:
+    def predict(self, batch: TargetBatch) -> Logits:
+        """The module's head on features less the centre."""
         return np.asarray(self.network.logits(batch, self.module, None) - self.centre)

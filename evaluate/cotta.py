@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.adapters import Adapter, Bench, CottaConfig, Logits
-from pluto_edge.evaluate.targets import StreamBatch
+from pluto_edge.evaluate.targets import TargetBatch
 from pluto_edge.store import Store
 from pluto_edge.tolerances import LOGITS_FP32, relative_error
 from pluto_edge.vit.backbone import load_backbone
@@ -33,6 +33,7 @@ class Model:
         self.module = module
 
     def copy(self) -> "Model":
+        """A model of its own with the same weights."""
         return Model(deepcopy(self.net.vit), {k: v.detach().clone() for k, v in self.module.items()})
 
     @property
@@ -50,25 +51,34 @@ class Model:
 
 
 class Cotta(Adapter):
+    """CoTTA (Wang et al., CVPR 2022) of one module, with every weight of the network."""
+
     def __init__(self, bench: Bench, module: str, config: CottaConfig) -> None:
-        self.bench, self.name, self.config = bench, module, config
+        self.bench = bench
+        self.name = module
+        self.config = config
         self.anchor = load(bench, module)
-        self.teacher, self.student = self.anchor.copy(), self.anchor.copy()
+        self.teacher = self.anchor.copy()
+        self.student = self.anchor.copy()
         trained = self.student.weights
         for weight in trained.values():
             weight.requires_grad_()
         self.optimizer = torch.optim.SGD(list(trained.values()), config.lr, config.momentum)
         self.dice = torch.Generator().manual_seed(bench.seed)
-        self.checked, self.averaged = False, 0
+        self.checked = False
+        self.averaged = 0
 
     @property
     def notes(self) -> dict[str, float]:
+        """In how many batches the teacher's answer was averaged over augmented views."""
         return {"batches averaged over views": self.averaged}
 
-    def predict(self, batch: StreamBatch) -> Logits:
+    def predict(self, batch: TargetBatch) -> Logits:
+        """What the teacher says; where the exported module is unsure, averaged over augmented views."""
         return np.asarray(self._teach(torch.from_numpy(batch[0 : len(batch)]), batch).numpy())
 
-    def step(self, batch: StreamBatch) -> Logits:
+    def step(self, batch: TargetBatch) -> Logits:
+        """The teacher predicts, the student follows it, and the teacher follows the student."""
         pixels = torch.from_numpy(batch[0 : len(batch)])
         taught = self._teach(pixels, batch)
         self.optimizer.zero_grad()
@@ -82,7 +92,7 @@ class Cotta(Adapter):
         return np.asarray(taught.numpy())
 
     @torch.no_grad()
-    def _teach(self, pixels: Tensor, batch: StreamBatch) -> Tensor:
+    def _teach(self, pixels: Tensor, batch: TargetBatch) -> Tensor:
         exported = self.bench.network.logits(batch, self.name, None)
         if not self.checked:
             self._check(pixels, exported)
@@ -95,7 +105,9 @@ class Cotta(Adapter):
 
     @torch.no_grad()
     def _follow_and_restore(self) -> None:
-        start, teacher, alpha = self.anchor.weights, self.teacher.weights, self.config.teacher
+        start = self.anchor.weights
+        teacher = self.teacher.weights
+        alpha = self.config.teacher
         for name, weight in self.student.weights.items():
             teacher[name].mul_(alpha).add_(weight, alpha=1 - alpha)
         for name, weight in self.student.weights.items():
@@ -120,8 +132,10 @@ class Cotta(Adapter):
 
 
 def load(bench: Bench, name: str) -> Model:
+    """The network with one module in torch, from the store that the bundle was made from."""
     assert bench.store is not None
-    store, manifest = Store(bench.store), bench.network.bundle.manifest
+    store = Store(bench.store)
+    manifest = bench.network.bundle.manifest
     if store.config.backbone.architecture != manifest.architecture or store.config.dims != manifest.dims:
         raise ConfigError(f"{bench.store}: not the store that the bundle was exported from")
     vit: Any = load_backbone(store)

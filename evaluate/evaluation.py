@@ -8,6 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
+from pluto_edge._arrays import Indices
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.adapters import Adapter, Bench, Logits
 from pluto_edge.evaluate.methods import Method
@@ -26,7 +27,7 @@ from pluto_edge.evaluate.results import (
     mapping,
     save,
 )
-from pluto_edge.evaluate.targets import Indices, LeftOut, Stream, Target, arrange, prepare
+from pluto_edge.evaluate.targets import LeftOut, Target, TargetStream, arrange, prepare
 from pluto_edge.runtime.algorithm.selector import softmax
 
 CACHE = "cache"
@@ -46,6 +47,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Evaluation:
+    """What was found: every result, what could not run and why, and which images were left out."""
+
     results: tuple[Result, ...]
     skipped: dict[str, str]  # methods that could not run, and why
     left_out: dict[str, LeftOut] = field(default_factory=dict)  # by target, where it is known
@@ -130,19 +133,21 @@ class _Run:
     bench: Bench
     job: Job
     protocol: Protocol
-    probes: dict[str, Stream]
+    probes: dict[str, TargetStream]
     meter: "_Meter"
 
-    def play(self, streams: Sequence[Stream]) -> list[Result]:
+    def play(self, streams: Sequence[TargetStream]) -> list[Result]:
         """Module after module, so that one state is in memory at a time; then the ensembles."""
-        method, seed = self.job.method, self.job.seed
+        method = self.job.method
+        seed = self.job.seed
         found = [_Played(arrange(s.target.labels, self.protocol.order, seed)) for s in streams]
         modules = tuple(self.bench.network.modules)
         for row in modules if method.per_module else (BLEND,):
             adapter = method.make(self.bench, row, method.config)
             for stream, played in zip(streams, found, strict=True):
                 self.meter.says(f"{method.name} on {stream.target.name}, seed {seed}")
-                start, before = perf_counter(), adapter.notes
+                start = perf_counter()
+                before = adapter.notes
                 played.logits[row] = self._follow(adapter, stream, played.order)
                 played.seconds.append(perf_counter() - start)
                 for key, value in adapter.notes.items():
@@ -152,9 +157,10 @@ class _Run:
                         played.kept[name] = self._remembers(adapter, name)
         return [self._result(index, stream, found[index]) for index, stream in enumerate(streams)]
 
-    def _follow(self, adapter: Adapter, stream: Stream, order: Indices) -> Logits:
+    def _follow(self, adapter: Adapter, stream: TargetStream, order: Indices) -> Logits:
         """Logits of the stream in its order; in a few-shot run, of what comes after the shots."""
-        protocol, cost = self.protocol, self.job.method.cost
+        protocol = self.protocol
+        cost = self.job.method.cost
         shots = 0 if protocol.shots is None else protocol.shots
         for batch in stream.batches(order[:shots], protocol.batch):
             adapter.step(batch)
@@ -168,7 +174,8 @@ class _Run:
 
     def _remembers(self, adapter: Adapter, name: str) -> float:
         """Accuracy of a module, alone and with what it has learned, on its own domain."""
-        stream, right = self.probes[name], 0
+        stream = self.probes[name]
+        right = 0
         truth = np.array(stream.target.labels)
         for batch in stream.batches(np.arange(len(truth)), self.protocol.batch):
             right += int((adapter.alone(batch, name).argmax(axis=1) == truth[batch.indices]).sum())
@@ -180,10 +187,12 @@ class _Run:
         modules = self.bench.network.modules
         return [c for c, name in enumerate(modules) if name in modules.specialists]
 
-    def _result(self, index: int, stream: Stream, played: _Played) -> Result:
-        assert stream.recording is not None
-        job, size = self.job, self.protocol.batch
-        target, order = job.targets[index], played.order[self.protocol.shots or 0 :]
+    def _result(self, index: int, stream: TargetStream, played: _Played) -> Result:
+        assert stream.outputs is not None
+        job = self.job
+        size = self.protocol.batch
+        target = job.targets[index]
+        order = played.order[self.protocol.shots or 0 :]
         modules = self.bench.network.modules
         predicted = {JOINT if row == modules.generalist else row: _labels(v) for row, v in played.logits.items()}
         if job.method.per_module:
@@ -201,7 +210,7 @@ class _Run:
             images=tuple(map(int, order)),
             truth=tuple(target.labels[i] for i in order),
             predicted=predicted,
-            unadapted=_labels(stream.recording.logits[order][:, self._specialists].mean(axis=1)),
+            unadapted=_labels(stream.outputs.logits[order][:, self._specialists].mean(axis=1)),
             kept=played.kept,
             notes=played.notes,
             seconds=sum(played.seconds),
@@ -218,7 +227,10 @@ class _Meter:
     def __init__(
         self, network: RecordedNetwork, jobs: Sequence[Job], progress: Progress, probes: Sequence[Target] = ()
     ) -> None:
-        modules, self.progress, self.text, self.done = len(network.modules), progress, "", 0.0
+        modules = len(network.modules)
+        self.progress = progress
+        self.text = ""
+        self.done = 0.0
         self.recorded = modules + 1.0  # and the image's decoding
         images = {t.name: len(t) for job in jobs for t in job.targets}
         own = {p.name: len(p) for p in probes if jobs}
@@ -238,9 +250,11 @@ class _Meter:
         self.progress(self.done, self.total, self.text)
 
 
-def _streams(network: RecordedNetwork, targets: Sequence[Target], out: Path, meter: _Meter) -> dict[str, Stream]:
+def _streams(
+    network: RecordedNetwork, targets: Sequence[Target], out: Path, meter: _Meter
+) -> dict[str, TargetStream]:
     """Images and recorded logits of each target, once; what an earlier run left is read."""
-    found: dict[str, Stream] = {}
+    found: dict[str, TargetStream] = {}
     for target in targets:
         if target.name in found:
             continue

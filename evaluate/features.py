@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pluto_edge._arrays import Wide
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.adapters import Adapter, Bench, Logits, features_of
-from pluto_edge.evaluate.targets import StreamBatch
+from pluto_edge.evaluate.targets import TargetBatch
 from pluto_edge.runtime.algorithm.selector import entropy, softmax
 
 TINY = 1e-12  # below it a vector has no direction, as in torch's normalize
@@ -22,6 +22,8 @@ STEPS, CONVERGED = 100, 1e-8  # of LAME's optimisation
 
 @dataclass(frozen=True)
 class T3aConfig:
+    """How many features T3A keeps of each class."""
+
     filter_k: int = 100  # supports that each class keeps, those of lowest entropy
 
     def __post_init__(self) -> None:
@@ -30,6 +32,8 @@ class T3aConfig:
 
 @dataclass(frozen=True)
 class LameConfig:
+    """How LAME finds an image's neighbours."""
+
     neighbours: int = 5
     affinity: Literal["knn", "rbf"] = "knn"
 
@@ -44,9 +48,12 @@ class Supports:
 
     def __init__(self, weight: NDArray[np.floating], bias: NDArray[np.floating], keep: int) -> None:
         """It starts with the head's own weights, each as the head classifies it."""
-        self.weight, self.bias, self.keep = weight.astype(np.float64), bias.astype(np.float64), keep
+        self.weight = weight.astype(np.float64)
+        self.bias = bias.astype(np.float64)
+        self.keep = keep
         self.features = np.zeros((0, weight.shape[1]))
-        self.labels, self.entropy = np.zeros(0, np.intp), np.zeros(0)
+        self.labels = np.zeros(0, np.intp)
+        self.entropy = np.zeros(0)
         self.add(self.weight, self.weight @ self.weight.T + self.bias)
 
     def add(self, features: NDArray[np.floating], logits: NDArray[np.floating]) -> None:
@@ -56,7 +63,9 @@ class Supports:
         self.entropy = np.concatenate([self.entropy, entropy(softmax(logits))])
         order = np.argsort(self.entropy, kind="stable")
         kept = np.concatenate([order[self.labels[order] == k][: self.keep] for k in range(len(self.weight))])
-        self.features, self.labels, self.entropy = self.features[kept], self.labels[kept], self.entropy[kept]
+        self.features = self.features[kept]
+        self.labels = self.labels[kept]
+        self.entropy = self.entropy[kept]
 
     def logits(self, features: NDArray[np.floating]) -> Wide:
         """The features [B,d] along each class's mean direction, [B,K]; a class without support has 0."""
@@ -69,17 +78,20 @@ class T3a(Adapter):
     """Every image of a batch is a support before the batch is predicted."""
 
     def __init__(self, bench: Bench, module: str, config: T3aConfig) -> None:
-        self.network, self.module = bench.network, module
+        self.network = bench.network
+        self.module = module
         tensors = bench.network.modules[module].tensors
         weight, bias = (tensors[n].numpy() for n in ("head_weight", "head_bias"))
         self.supports = Supports(weight, bias, config.filter_k)
 
-    def step(self, batch: StreamBatch) -> Logits:
+    def step(self, batch: TargetBatch) -> Logits:
+        """Adds the batch's features to the classes that they are predicted as, then predicts."""
         features = features_of(self.network, batch, self.module)
         self.supports.add(features, self.network.logits(batch, self.module, None))
         return self.supports.logits(features)
 
-    def predict(self, batch: StreamBatch) -> Logits:
+    def predict(self, batch: TargetBatch) -> Logits:
+        """With the centres of the features that were kept as the head."""
         return self.supports.logits(features_of(self.network, batch, self.module))
 
 
@@ -87,12 +99,16 @@ class Lame(Adapter):
     """A batch is corrected as a whole, and nothing is kept of it."""
 
     def __init__(self, bench: Bench, module: str, config: LameConfig) -> None:
-        self.network, self.module, self.config = bench.network, module, config
+        self.network = bench.network
+        self.module = module
+        self.config = config
 
-    def step(self, batch: StreamBatch) -> Logits:
+    def step(self, batch: TargetBatch) -> Logits:
+        """The same as `predict`: LAME corrects each batch by itself and keeps nothing."""
         return self.predict(batch)
 
-    def predict(self, batch: StreamBatch) -> Logits:
+    def predict(self, batch: TargetBatch) -> Logits:
+        """The module's predictions, drawn towards those of each image's neighbours in the batch."""
         logits = self.network.logits(batch, self.module, None)
         return adjusted(logits, features_of(self.network, batch, self.module), self.config)
 
@@ -107,7 +123,8 @@ def adjusted(logits: NDArray[np.floating], features: NDArray[np.floating], confi
     kernel = _neighbours(distance, config.neighbours)
     if config.affinity == "rbf":
         kernel = _bells(distance, config.neighbours)
-    found, before = unary, np.inf
+    found = unary
+    before = np.inf
     for index in range(STEPS):
         pull = kernel @ softmax(found)
         found = unary + pull

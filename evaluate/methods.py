@@ -119,7 +119,8 @@ def _parse(text: str, there: Mapping[str, Method]) -> Method:
     name, _, settings = text.partition(":")
     if name not in there:
         raise ConfigError(f"--method: no method {name!r}; there are: {', '.join(there)}")
-    method, changes = there[name], {}
+    method = there[name]
+    changes = {}
     allowed = [f.name for f in fields(method.config)]
     for setting in filter(None, settings.split(",")):
         key, _, value = setting.partition("=")

@@ -10,9 +10,9 @@ from math import log
 
 import numpy as np
 
-from pluto_edge._arrays import Wide
+from pluto_edge._arrays import Indices, Wide
 from pluto_edge.evaluate.adapters import Adapter, Bench, Logits
-from pluto_edge.evaluate.targets import Indices, Stream, StreamBatch
+from pluto_edge.evaluate.targets import TargetBatch, TargetStream
 from pluto_edge.runtime.algorithm.alignment import align
 from pluto_edge.runtime.algorithm.selector import entropy, softmax
 from pluto_edge.runtime.engine.affines import Affines
@@ -24,12 +24,16 @@ FEW_CLASSES = 100
 
 @dataclass(frozen=True)
 class TentConfig:
+    """Tent's settings."""
+
     lr: float = 0.001  # at 64 images a batch
     momentum: float = 0.9
 
 
 @dataclass(frozen=True)
 class EataConfig:
+    """EATA's settings: its optimizer, which images it learns from, and what the Fisher term weighs."""
+
     lr: float = 0.001
     momentum: float = 0.9
     e_margin: float = 0.4  # of ln K
@@ -40,6 +44,8 @@ class EataConfig:
 
 @dataclass(frozen=True)
 class SarConfig:
+    """SAR's settings: its optimizer, which images it learns from, and when it goes back."""
+
     lr: float = 0.001
     momentum: float = 0.9
     e_margin: float = 0.4  # of ln K
@@ -50,6 +56,8 @@ class SarConfig:
 
 @dataclass(frozen=True)
 class FoaConfig:
+    """Settings of FOA's loss with SGD: its optimizer, and what the activations weigh beside the entropy."""
+
     lr: float = 0.005
     momentum: float = 0.9
     weight: float = 30.0  # of the activations' distance, beside the mean entropy
@@ -59,17 +67,21 @@ class NormAdapter(Adapter):
     """One module's affines, and SGD with momentum on them."""
 
     def __init__(self, bench: Bench, module: str, lr: float, momentum: float) -> None:
-        self.network, self.module = bench.network, module
+        self.network = bench.network
+        self.module = module
         self.exported = bench.network.modules[module].exported
         self.affines: Affines = self.exported
-        self.lr, self.beta = lr * bench.batch / 64, momentum
+        self.lr = lr * bench.batch / 64
+        self.beta = momentum
         self.momentum: Affines | None = None
 
-    def predict(self, batch: StreamBatch) -> Logits:
+    def predict(self, batch: TargetBatch) -> Logits:
+        """What the module says with the LayerNorm affines that were learned."""
         changed = self.affines is not self.exported
         return self.network.logits(batch, self.module, self.affines if changed else None)
 
     def descend(self, gradient: Affines) -> None:
+        """One step of SGD with momentum along `gradient`."""
         if self.momentum is not None:
             gradient = gradient.plus(self.momentum, self.beta)
         self.momentum = gradient
@@ -82,7 +94,8 @@ class Tent(NormAdapter):
     def __init__(self, bench: Bench, module: str, config: TentConfig) -> None:
         super().__init__(bench, module, config.lr, config.momentum)
 
-    def step(self, batch: StreamBatch) -> Logits:
+    def step(self, batch: TargetBatch) -> Logits:
+        """Predicts, then lowers the entropy of the whole batch."""
         found = self.network.gradient(batch, np.arange(len(batch)), self.module, self.affines)
         self.descend(found.d_affines)
         return found.logits
@@ -100,7 +113,8 @@ class Eata(NormAdapter):
         self.e_margin = config.e_margin * log(bench.classes)
         self.d_margin = config.d_margin if config.d_margin is not None else (0.4 if few else 0.05)
         self.average: Wide | None = None
-        self.learned, self.held = 0, 0
+        self.learned = 0
+        self.held = 0
         self.alpha = config.fisher_alpha
         self.fisher: Affines | None = None
         if module in bench.sources:
@@ -111,9 +125,11 @@ class Eata(NormAdapter):
 
     @property
     def notes(self) -> dict[str, float]:
+        """How many images were learned from, and how many steps were held back by the Fisher term."""
         return {"learned from": self.learned, "steps held by Fisher": self.held}
 
-    def step(self, batch: StreamBatch) -> Logits:
+    def step(self, batch: TargetBatch) -> Logits:
+        """Predicts, then lowers the entropy of images that are reliable and not like those before."""
         logits = self.predict(batch)
         chosen, weights = self._choose(softmax(logits))
         self.learned += len(chosen)
@@ -123,7 +139,8 @@ class Eata(NormAdapter):
                 one = self.network.gradient(batch, np.array([index]), self.module, self.affines)
                 gradient = gradient.plus(one.d_affines, float(weight))
             if self.fisher is not None:
-                gradient, self.held = gradient.plus(self._pull(), 1.0), self.held + 1
+                gradient = gradient.plus(self._pull(), 1.0)
+                self.held += 1
             self.descend(gradient)
         return logits
 
@@ -151,10 +168,11 @@ class Eata(NormAdapter):
             np.float32(2 * self.alpha) * self.fisher.bias * away.bias,
         )
 
-    def _fisher(self, source: Stream, size: int, step: int) -> Affines:
+    def _fisher(self, source: TargetStream, size: int, step: int) -> Affines:
         """The mean over batches of the squared gradient of the cross-entropy with the module's own labels."""
         order = np.random.default_rng(0).permutation(len(source.target))[:size]
-        total, count = self.exported.times(0), 0
+        total = self.exported.times(0)
+        count = 0
         for batch in source.batches(order, step):
             logits = self.network.logits(batch, self.module, None).astype(np.float64)
             d_logits = softmax(logits) - np.eye(logits.shape[1])[logits.argmax(axis=1)]
@@ -162,7 +180,8 @@ class Eata(NormAdapter):
             for i in range(len(batch)):
                 one = self.network.pull_back(batch, i, self.module, self.exported, logits[i], d_logits[i])
                 mean = mean.plus(one, 1 / len(batch))
-            total, count = total.plus(Affines(mean.scale**2, mean.bias**2), 1.0), count + 1
+            total = total.plus(Affines(mean.scale**2, mean.bias**2), 1.0)
+            count += 1
         return total.times(1 / count)
 
 
@@ -179,15 +198,19 @@ class Sar(NormAdapter):
         super().__init__(bench, module, single * config.lr, config.momentum)
         depth = bench.network.bundle.manifest.dims.depth
         self.rows = tuple(range(2 * max(1, round((1 - config.frozen) * depth))))
-        self.margin, self.rho, self.recovery = config.e_margin * log(bench.classes), config.rho, config.recovery
+        self.margin = config.e_margin * log(bench.classes)
+        self.rho = config.rho
+        self.recovery = config.recovery
         self.average: float | None = None
         self.resets = 0
 
     @property
     def notes(self) -> dict[str, float]:
+        """How often it went back to the exported module."""
         return {"resets": self.resets}
 
-    def step(self, batch: StreamBatch) -> Logits:
+    def step(self, batch: TargetBatch) -> Logits:
+        """Predicts, then lowers the entropy of reliable images where it stays low nearby; may recover."""
         below = Objective(self.margin)
         first = self.network.gradient(batch, np.arange(len(batch)), self.module, self.affines, below)
         gradient = self.exported.times(0)
@@ -201,7 +224,8 @@ class Sar(NormAdapter):
                 self.average = AVERAGE * old + (1 - AVERAGE) * second.loss
         self.descend(gradient)
         if self.average is not None and self.average < self.recovery:
-            self.affines, self.resets = self.exported, self.resets + 1
+            self.affines = self.exported
+            self.resets += 1
         return first.logits
 
 
@@ -214,9 +238,11 @@ class Foa(NormAdapter):
 
     def __init__(self, bench: Bench, module: str, config: FoaConfig) -> None:
         super().__init__(bench, module, config.lr, config.momentum)
-        self.weight, self.reference = config.weight, bench.network.modules[module].reference
+        self.weight = config.weight
+        self.reference = bench.network.modules[module].reference
 
-    def step(self, batch: StreamBatch) -> Logits:
+    def step(self, batch: TargetBatch) -> Logits:
+        """Predicts, then lowers entropy and the distance of activations from the source's."""
         if self.reference is None:
             return self.predict(batch)
         source = self.reference.signature

@@ -4,7 +4,7 @@ import numpy as np
 
 from pluto_edge.config import AdaptConfig
 from pluto_edge.evaluate.adapters import Adapter, Bench, Logits
-from pluto_edge.evaluate.targets import StreamBatch
+from pluto_edge.evaluate.targets import TargetBatch
 from pluto_edge.runtime.learner import Learner
 
 
@@ -16,20 +16,25 @@ class Pluto(Adapter):
 
     @property
     def notes(self) -> dict[str, float]:
+        """How many steps the learner took back."""
         return {"taken back": self.learner.state.rollbacks}
 
-    def step(self, batch: StreamBatch) -> Logits:
+    def step(self, batch: TargetBatch) -> Logits:
+        """A step of the runtime's own learner."""
         return self.learner.step(batch)[0].logits
 
-    def predict(self, batch: StreamBatch) -> Logits:
+    def predict(self, batch: TargetBatch) -> Logits:
+        """What the runtime's learner predicts; nothing changes."""
         return self.learner.predict(batch)[0].logits
 
-    def alone(self, batch: StreamBatch, module: str) -> Logits:
+    def alone(self, batch: TargetBatch, module: str) -> Logits:
+        """One module by itself, with what the learner taught it."""
         return self.learner.network.run(batch, self.learner.state.affines, [module]).logits[:, 0]
 
 
 class ZeroShot(Pluto):
     """The selector's blend as it was exported."""
 
-    def step(self, batch: StreamBatch) -> Logits:
+    def step(self, batch: TargetBatch) -> Logits:
+        """The same as `predict`: nothing is learned."""
         return np.asarray(self.predict(batch))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pluto_edge._arrays import Wide
+from pluto_edge._arrays import Array, Wide
 from pluto_edge._files import read_tensors, write_tensors
 from pluto_edge.errors import BundleError
-from pluto_edge.evaluate.targets import Array, Recording, Stream, StreamBatch
+from pluto_edge.evaluate.targets import ModuleOutputs, TargetBatch, TargetStream
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.engine.affines import Affines
 from pluto_edge.runtime.engine.network import Network
@@ -18,7 +18,7 @@ from pluto_edge.runtime.engine.objective import MEAN_ENTROPY
 from pluto_edge.runtime.engine.passes import Pass
 
 PART = 64  # images between two reports of progress
-RECORDED = tuple(f.name for f in fields(Recording))
+RECORDED = tuple(f.name for f in fields(ModuleOutputs))
 
 
 class RecordedNetwork(Network):
@@ -30,9 +30,9 @@ class RecordedNetwork(Network):
 
     def recall(self, batch: ImageBatch) -> Pass | None:
         """What all modules said as they were exported, where the batch is of a stream that was recorded."""
-        if not isinstance(batch, StreamBatch) or batch.stream.recording is None:
+        if not isinstance(batch, TargetBatch) or batch.stream.outputs is None:
             return None
-        recording = batch.stream.recording
+        recording = batch.stream.outputs
         return Pass(
             loaded=tuple(self.modules),
             names=tuple(self.modules),
@@ -42,7 +42,9 @@ class RecordedNetwork(Network):
             digests=tuple(m.digest_with(m.exported) for m in self.modules.values()),
         )
 
-    def record(self, stream: Stream, cache: Path, advance: Callable[[int], None] = lambda count: None) -> None:
+    def record(
+        self, stream: TargetStream, cache: Path, advance: Callable[[int], None] = lambda count: None
+    ) -> None:
         """All exported modules on all images, once; a second run reads the file of the first."""
         name = f"recording-{self.bundle.hash[:16]}-{stream.target.digest[:16]}.safetensors"
         file = cache / name
@@ -52,14 +54,14 @@ class RecordedNetwork(Network):
                 parts.append(self.run(batch, {}))
                 advance(len(batch))
             write_tensors(file, {n: np.concatenate([getattr(p, n) for p in parts]) for n in RECORDED})
-        stream.recording = Recording(**read_tensors(file, BundleError))
+        stream.outputs = ModuleOutputs(**read_tensors(file, BundleError))
 
-    def logits(self, batch: StreamBatch, name: str, affines: Affines | None) -> Array:
+    def logits(self, batch: TargetBatch, name: str, affines: Affines | None) -> Array:
         """One module [B,K], as exported or with affines of its own."""
         return self.run(batch, {} if affines is None else {name: affines}, [name]).logits[:, 0]
 
     def pull_back(
-        self, batch: StreamBatch, sample: int, name: str, affines: Affines, logits: Wide, d_logits: Wide
+        self, batch: TargetBatch, sample: int, name: str, affines: Affines, logits: Wide, d_logits: Wide
     ) -> Affines:
         """The gradient of the affines for any gradient of one sample's logits [K], given these logits.
 
@@ -69,7 +71,8 @@ class RecordedNetwork(Network):
         zero, and the bias puts the first logit to t. Then the entropy's gradient is -t p (1-p) times row 0, with p
         = e^t / (e^t + K - 1).
         """
-        module, classes = self.modules[name], len(d_logits)
+        module = self.modules[name]
+        classes = len(d_logits)
         head, bias = (module.tensors[n].numpy().astype(np.float64) for n in ("head_weight", "head_bias"))
         t = log(classes - 1) + 1
         p = exp(t) / (exp(t) + classes - 1)

@@ -8,7 +8,7 @@ from pluto_edge._files import write_text
 from pluto_edge._schema import to_text
 from pluto_edge.evaluate.evaluation import Evaluation
 from pluto_edge.evaluate.results import BLEND, ENSEMBLE, Protocol
-from pluto_edge.evaluate.summary import Cell, Row
+from pluto_edge.evaluate.summary import MethodRow, TargetScore
 from pluto_edge.evaluate.svg import bars, lines
 from pluto_edge.evaluate.verdict import Comparison, Findings, chance, find, span
 from pluto_edge.manifest import Bundle
@@ -64,6 +64,7 @@ def left_out(evaluation: Evaluation, bundle: Bundle) -> list[tuple[str, str]]:
 
 
 def describe(evaluation: Evaluation, protocol: Protocol, bundle: Bundle) -> list[tuple[str, str]]:
+    """What was compared, and how: bundle, modules, images and protocol, as pairs of a name and a text."""
     manifest = bundle.manifest
     counts = {r.target: len(r.truth) for r in evaluation.results}
     how = "online: predict, then learn, batch after batch"
@@ -83,16 +84,18 @@ def describe(evaluation: Evaluation, protocol: Protocol, bundle: Bundle) -> list
     return facts
 
 
-def percent(cell: Cell) -> str:
+def percent(cell: TargetScore) -> str:
+    """Mean and spread of an accuracy over the orders, in percent."""
     return f"{100 * cell.mean:.1f} ± {100 * cell.spread:.1f}"
 
 
-def cells(row: Row, targets: Sequence[str]) -> list[str]:
+def cells(row: MethodRow, targets: Sequence[str]) -> list[str]:
+    """A row's accuracies by target and on average, as texts for a table."""
     average = f"{100 * row.mean:.1f} ± {100 * row.spread:.1f}"
     return [*(percent(row.cells[t]) for t in targets), average]
 
 
-def fallen(table: Sequence[Row]) -> list[str]:
+def fallen(table: Sequence[MethodRow]) -> list[str]:
     """One line for every row and target that collapsed in some order."""
     return [
         f"{row.label} on {target}: in {len(cell.collapsed)} of {len(cell.accuracies)} orders ({cell.collapsed[0]})"
@@ -102,14 +105,14 @@ def fallen(table: Sequence[Row]) -> list[str]:
     ]
 
 
-def singles(table: Sequence[Row]) -> list[tuple[str, list[str]]]:
+def singles(table: Sequence[MethodRow]) -> list[tuple[str, list[str]]]:
     """Every module without adaptation: accuracy on each target, and the average; empty if `single` was not run."""
     row = next((r for r in table if r.method == "single" and r.part == ENSEMBLE), None)
     found = list(row.cells.values()) if row else []
     return [(name, _line([cell.modules[name] for cell in found])) for name in (found[0].modules if found else ())]
 
 
-def remembered(table: Sequence[Row]) -> list[tuple[str, list[str]]]:
+def remembered(table: Sequence[MethodRow]) -> list[tuple[str, list[str]]]:
     """By method: accuracy of the modules on their own domains after each target, and the average; maybe empty."""
     return [
         (row.method, _line(kept))
@@ -129,6 +132,7 @@ def difference(c: Comparison) -> str:
 
 
 def markdown(findings: Findings, evaluation: Evaluation, facts: Sequence[tuple[str, str]]) -> str:
+    """The report as `results.md` has it."""
     table = findings.rows
     targets = list(table[0].cells)
     text = ["# Evaluation", "", findings.verdict, "", *(f"- {name}: {value}" for name, value in facts), ""]
@@ -157,6 +161,7 @@ def markdown(findings: Findings, evaluation: Evaluation, facts: Sequence[tuple[s
 
 
 def html(findings: Findings, evaluation: Evaluation, facts: Sequence[tuple[str, str]]) -> str:
+    """The report as one page with pictures, which fetches nothing."""
     table = findings.rows
     targets = list(table[0].cells)
     shown = [row for row in table if row.part != "worst"]
@@ -194,7 +199,7 @@ def html(findings: Findings, evaluation: Evaluation, facts: Sequence[tuple[str, 
     )
 
 
-def _table(table: Sequence[Row], targets: Sequence[str]) -> str:
+def _table(table: Sequence[MethodRow], targets: Sequence[str]) -> str:
     head = "".join(f"<th>{escape(t)}</th>" for t in [*targets, "average"])
     fair = [row for row in table if row.fair]
     best = {t: max(row.cells[t].mean for row in fair) for t in targets} if fair else {}
@@ -215,7 +220,7 @@ def _table(table: Sequence[Row], targets: Sequence[str]) -> str:
     return f"<table><tr><th>method</th>{head}</tr>{''.join(body)}</table>"
 
 
-def _interval(found: Cell | Row) -> str:
+def _interval(found: TargetScore | MethodRow) -> str:
     low, high = found.interval
     return f"{100 * low:.1f} to {100 * high:.1f}"
 
@@ -249,7 +254,7 @@ def _plain(title: str, values: Sequence[tuple[str, list[str]]], targets: Sequenc
     return f"<h2>{title}, %</h2><div class=scroll><table><tr><th></th>{head}</tr>{body}</table></div>"
 
 
-def _notes(table: Sequence[Row]) -> str:
+def _notes(table: Sequence[MethodRow]) -> str:
     body = []
     for row in table:
         if row.part not in (ENSEMBLE, BLEND):

@@ -85,6 +85,7 @@ class Result:
     schema_version: int = SCHEMA_VERSION
 
     def right(self, row: str) -> NDArray[np.bool_]:
+        """For every image, whether this row predicted its class."""
         return np.asarray(np.array(self.predicted[row]) == np.array(self.truth))
 
 
@@ -122,6 +123,7 @@ def mapping(value: object) -> dict[str, object]:
 
 
 def file_of(out: Path, key: str) -> Path:
+    """Where the result with this key is kept."""
     return out / FOLDER / f"{key}.json"
 
 
@@ -131,6 +133,7 @@ def save(out: Path, result: Result) -> None:
 
 
 def load(path: Path) -> Result:
+    """A result that an earlier run left; a damaged one is a `ConfigError`."""
     data = read_json(path, ConfigError)
     check_version(data, SCHEMA_VERSION, str(path), ConfigError)
     return decode(Result, data, path.name, ConfigError)

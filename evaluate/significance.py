@@ -26,6 +26,7 @@ class Scores:
 
     @property
     def mean(self) -> float:
+        """Points over all images and orders: the accuracy, or the difference of two."""
         return float(self.points.sum() / self.orders.sum())
 
 

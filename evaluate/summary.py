@@ -27,7 +27,7 @@ Still = dict[tuple[str, int], dict[str, tuple[int, ...]]]  # what does not learn
 
 
 @dataclass(frozen=True)
-class Cell:
+class TargetScore:
     """One row on one target."""
 
     mean: float
@@ -42,12 +42,12 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """A line of the table."""
 
     method: str
     part: str  # best or worst, one of the two ensembles, joint, or blend for what has no modules of its own
-    cells: dict[str, Cell]  # by target
+    cells: dict[str, TargetScore]  # by target
     mean: float
     spread: float
     interval: tuple[float, float]  # of 95 %, over images
@@ -61,6 +61,7 @@ class Row:
 
     @property
     def label(self) -> str:
+        """What the row is called in tables: the method, and which part of it."""
         if self.method == "single":
             return SINGLE[self.part]
         if self.part == JOINT:
@@ -68,7 +69,7 @@ class Row:
         return self.method if self.part == BLEND else f"{self.method} {self.part}"
 
 
-def rows(results: Sequence[Result]) -> list[Row]:
+def rows(results: Sequence[Result]) -> list[MethodRow]:
     """In the order of the results."""
     found = []
     still: Still = {}
@@ -85,7 +86,7 @@ def rows(results: Sequence[Result]) -> list[Row]:
     return found
 
 
-def _row(method: str, part: str, results: Sequence[Result], still: Still) -> Row:
+def _row(method: str, part: str, results: Sequence[Result], still: Still) -> MethodRow:
     by_target: dict[str, list[Result]] = {}
     for result in results:
         by_target.setdefault(result.target, []).append(result)
@@ -97,10 +98,10 @@ def _row(method: str, part: str, results: Sequence[Result], still: Still) -> Row
         notes |= {k: notes.get(k, 0.0) + v for k, v in result.notes.items()}
     seconds = sum(r.seconds for r in results)
     sure = interval([scores for _, scores in found.values()])
-    return Row(method, part, cells, float(by_seed.mean()), float(by_seed.std()), sure, notes, seconds)
+    return MethodRow(method, part, cells, float(by_seed.mean()), float(by_seed.std()), sure, notes, seconds)
 
 
-def _cell(part: str, results: Sequence[Result], still: Still) -> tuple[Cell, Scores]:
+def _cell(part: str, results: Sequence[Result], still: Still) -> tuple[TargetScore, Scores]:
     members = [module for module in results[0].predicted if module not in FAIR]
     means = {module: float(np.mean([r.right(module).mean() for r in results])) for module in members}
     name = part
@@ -112,7 +113,7 @@ def _cell(part: str, results: Sequence[Result], still: Still) -> tuple[Cell, Sco
         for r in results
     ]
     scores = collect((r.images, r.right(name).astype(int)) for r in results)
-    cell = Cell(
+    cell = TargetScore(
         mean=float(np.mean(accuracies)),
         spread=float(np.std(accuracies)),
         accuracies=tuple(accuracies),

@@ -24,7 +24,8 @@ def bars(values: Sequence[tuple[str, float, float, bool]]) -> str:
     width = 760 - left - right
     parts = []
     for index, (label, mean, spread, filled) in enumerate(values):
-        y, end = index * step, left + width * mean
+        y = index * step
+        end = left + width * mean
         fill = COLOURS[0] if filled else "#b8c4dc"
         low, high = left + width * max(0.0, mean - spread), left + width * min(1.0, mean + spread)
         parts.append(

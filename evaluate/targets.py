@@ -3,22 +3,22 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Array, Indices
 from pluto_edge._files import sha256
 from pluto_edge._schema import encode
+from pluto_edge.domains import domain_folders
 from pluto_edge.errors import ConfigError
 from pluto_edge.preprocess import IMAGE_SUFFIXES, ImageBatch, Preprocessing, image_files, open_image
 from pluto_edge.seen import Seen, number_of
 
-Array = NDArray[np.float32]
-Indices = NDArray[np.intp]
 Order = Literal["shuffled", "classes"]
 
 PART = 64  # images whose pixels are in memory while a folder is prepared
@@ -68,35 +68,38 @@ class Target:
 
 
 def find_targets(
-    root: Path, names: Sequence[str], classes: Sequence[str], limit: int | None = None, seen: Seen | None = None
+    data: Path | Mapping[str, Path],
+    names: Sequence[str],
+    classes: Sequence[str],
+    limit: int | None = None,
+    seen: Seen | None = None,
 ) -> tuple[Target, ...]:
-    """The domains below `root`, all of them where `names` is empty; `a+b` is two of them, mixed.
+    """The domains of `data`, a root or folders by name; all where `names` is empty; `a+b` is two of them, mixed.
 
     Images that are among `seen` are left out, and then at most `limit` are taken of each.
     """
-    if not root.is_dir():
-        raise ConfigError(f"{root}: no such folder; want root/<domain>/<class>/images")
-    there = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
-    if not there:
-        raise ConfigError(f"{root}: holds no domain folder; want root/<domain>/<class>/images")
+    folders = domain_folders(data) if isinstance(data, Path) else data
     if len(set(names)) < len(names):
         raise ConfigError(f"--target: {', '.join(names)}: a target is there twice")
-    return tuple(_find(root, name, there, classes, limit, seen) for name in names or there)
+    return tuple(_find(folders, name, classes, limit, seen) for name in names or folders)
 
 
 def _find(
-    root: Path, name: str, there: Sequence[str], classes: Sequence[str], limit: int | None, seen: Seen | None
+    folders: Mapping[str, Path], name: str, classes: Sequence[str], limit: int | None, seen: Seen | None
 ) -> Target:
-    parts = [name] if name in there else name.split("+")
-    unknown = [p for p in parts if p not in there]
+    parts = [name] if name in folders else name.split("+")
+    unknown = [p for p in parts if p not in folders]
     if unknown:
-        raise ConfigError(f"{root}: no domain {unknown[0]!r}; there are: {', '.join(there)}")
-    files = [f for part in parts for f in domain_files(root / part)]
+        root = next(iter(folders.values())).parent
+        raise ConfigError(f"{root}: no domain {unknown[0]!r}; there are: {', '.join(folders)}")
+    found = {f: part for part in parts for f in domain_files(folders[part])}
+    files = list(found)
     for file in files:
-        if file.parent.parent == root:
+        folder = folders[found[file]]
+        if file.parent == folder:
             raise ConfigError(
                 f"{file}: is in no class folder; want root/<domain>/<class>/images. "
-                f"If {file.parent.name!r} is a class, the root is one level up, --data {root.parent}"
+                f"If {folder.name!r} is a class, the root is one level up, --data {folder.parent.parent}"
             )
         if file.parent.name not in classes:
             raise ConfigError(
@@ -108,14 +111,15 @@ def _find(
         files, left_out = unseen(files, seen)
         if not files:
             raise ConfigError(
-                f"{root}: {name}: all {left_out.train} images were trained on, so none remains to be evaluated "
-                "on; give images that `pluto train` did not learn from, or other domains with --target"
+                f"{folder.parent}: {name}: all {left_out.train} images were trained on, so none remains to be "
+                "evaluated on; give images that `pluto train` did not learn from, or other domains with --target"
             )
     if limit is not None:  # the same images for every seed: a seed is an order
         chosen = np.random.default_rng(0).permutation(len(files))[:limit]
         files = [files[i] for i in sorted(chosen)]
     labels = tuple(classes.index(f.parent.name) for f in files)
-    return Target(name, tuple(files), labels, _digest(root, files), left_out)
+    places = {f: f"{found[f]}/{f.relative_to(folders[found[f]]).as_posix()}" for f in files}
+    return Target(name, tuple(files), labels, _digest(places), left_out)
 
 
 def unseen(files: Sequence[Path], seen: Seen) -> tuple[list[Path], LeftOut]:
@@ -144,10 +148,11 @@ def domain_files(folder: Path) -> list[Path]:
     return files
 
 
-def _digest(root: Path, files: Sequence[Path]) -> str:
+def _digest(places: Mapping[Path, str]) -> str:
+    """Of the images' bytes and of where they are below the root, wherever that is."""
     total = hashlib.sha256()
-    for file in files:
-        total.update(f"{file.relative_to(root).as_posix()}\0{sha256(file)}\n".encode())
+    for file, place in places.items():
+        total.update(f"{place}\0{sha256(file)}\n".encode())
     return total.hexdigest()
 
 
@@ -162,7 +167,7 @@ def arrange(labels: Sequence[int], order: Order, seed: int) -> Indices:
 
 
 @dataclass(frozen=True)
-class Recording:
+class ModuleOutputs:
     """Every module as exported on every image: logits [n,N,K], features [n,N,d] and x̂ [n,d]. What does not learn
     needs no more."""
 
@@ -171,43 +176,52 @@ class Recording:
     x_hat: Array
 
 
-class Stream:
+class TargetStream:
     """A target's images as the network wants them, and what the exported modules said of them."""
 
     def __init__(self, target: Target, preprocessing: Preprocessing, pixels: NDArray[np.uint8]) -> None:
-        self.target, self.preprocessing, self.pixels = target, preprocessing, pixels
-        self.recording: Recording | None = None
+        self.target = target
+        self.preprocessing = preprocessing
+        self.pixels = pixels
+        self.outputs: ModuleOutputs | None = None
 
-    def normalised(self, indices: Indices) -> Array:
-        return self.preprocessing.normalise(self.pixels[indices])
-
-    def batches(self, order: Indices, size: int) -> Iterator["StreamBatch"]:
+    def batches(self, order: Indices, size: int) -> Iterator["TargetBatch"]:
+        """The images in this order, `size` at a time; the last batch may be smaller."""
         for start in range(0, len(order), size):
-            yield StreamBatch(self, order[start : start + size])
+            yield TargetBatch(self, order[start : start + size])
 
 
-class StreamBatch(ImageBatch):
-    """Images of a stream, by index; pixels are looked up when they are asked for."""
+class TargetBatch(ImageBatch):
+    """Images of a stream, by index. Their pixels are read when they are asked for: most methods need none, because
+    the stream has the modules' outputs already."""
 
-    def __init__(self, stream: Stream, indices: Indices) -> None:
-        self.stream, self.indices = stream, indices
+    def __init__(self, stream: TargetStream, indices: Indices) -> None:
+        super().__init__(_Crops(stream.pixels, indices), stream.preprocessing, cropped=True)
+        self.stream = stream
+        self.indices = indices
+
+    def part(self, indices: Indices) -> "TargetBatch":
+        """The images at `indices` of this batch, still of the same stream."""
+        return TargetBatch(self.stream, self.indices[indices])
+
+
+class _Crops(Sequence[NDArray[np.uint8]]):
+    """Chosen images of a mapped file, each read when it is asked for."""
+
+    def __init__(self, pixels: NDArray[np.uint8], indices: Indices) -> None:
+        self._pixels = pixels
+        self._indices = indices
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return len(self._indices)
 
-    def __getitem__(self, part: slice) -> Array:
-        return self.stream.normalised(self.indices[part])
-
-    def take(self, indices: Indices) -> Array:
-        return self.stream.normalised(self.indices[indices])
-
-    def part(self, indices: Indices) -> "StreamBatch":
-        return StreamBatch(self.stream, self.indices[indices])
+    def __getitem__(self, at: Any) -> Any:
+        return self._pixels[self._indices[at]]
 
 
 def prepare(
     target: Target, preprocessing: Preprocessing, cache: Path, advance: Callable[[int], None] = lambda count: None
-) -> Stream:
+) -> TargetStream:
     """Decode and resize every image once; a second run maps the file of the first."""
     key = hashlib.sha256(json.dumps([target.digest, encode(preprocessing)]).encode()).hexdigest()[:16]
     file = cache / f"pixels-{key}.npy"
@@ -223,4 +237,4 @@ def prepare(
         pixels.flush()
         del pixels
         partial.replace(file)
-    return Stream(target, preprocessing, np.load(file, mmap_mode="r"))
+    return TargetStream(target, preprocessing, np.load(file, mmap_mode="r"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pluto_edge.evaluate.results import BLEND, Result
 from pluto_edge.evaluate.significance import LEVEL, Scores, collect, interval, mcnemar
-from pluto_edge.evaluate.summary import Row, rows
+from pluto_edge.evaluate.summary import MethodRow, rows
 
 PLUTO = "pluto"
 
@@ -53,12 +53,13 @@ class Findings:
     """What a report says of the results."""
 
     verdict: str
-    rows: list[Row]
+    rows: list[MethodRow]
     ours: str | None  # label of the row that is compared with the others
     against: list[Against]
 
 
 def find(results: Sequence[Result]) -> Findings:
+    """The table of all rows, the row that stands for PLUTO, and how it compares with each rival."""
     table = rows(results)
     ours = champion(table)
     if ours is None:
@@ -68,7 +69,7 @@ def find(results: Sequence[Result]) -> Findings:
     return Findings(verdict(ours, rivals, against), table, ours.label, against)
 
 
-def champion(table: Sequence[Row]) -> Row | None:
+def champion(table: Sequence[MethodRow]) -> MethodRow | None:
     """PLUTO, with or without settings of its own, or else the first method that is no ensemble."""
     blends = [row for row in table if row.part == BLEND]
     plain = [row for row in blends if row.method == PLUTO]
@@ -76,7 +77,8 @@ def champion(table: Sequence[Row]) -> Row | None:
     return next(iter([*plain, *own, *blends]), None)
 
 
-def compare(results: Sequence[Result], ours: Row, theirs: Row) -> Against:
+def compare(results: Sequence[Result], ours: MethodRow, theirs: MethodRow) -> Against:
+    """One row against another on the same images, by target and on average."""
     scores = {target: _scores(results, ours, theirs, target) for target in ours.cells}
     counts = {t: (int((s.points > 0).sum()), int((s.points < 0).sum())) for t, s in scores.items()}
     found = {t: Comparison(s.mean, *interval([s]), *counts[t], p=mcnemar(*counts[t])) for t, s in scores.items()}
@@ -86,10 +88,10 @@ def compare(results: Sequence[Result], ours: Row, theirs: Row) -> Against:
     return Against(theirs.label, found, average)
 
 
-def _scores(results: Sequence[Result], ours: Row, theirs: Row, target: str) -> Scores:
+def _scores(results: Sequence[Result], ours: MethodRow, theirs: MethodRow, target: str) -> Scores:
     """Of every image: in how many more orders it is right than the other."""
 
-    def of(row: Row) -> list[Result]:
+    def of(row: MethodRow) -> list[Result]:
         return sorted((r for r in results if (r.method, r.target) == (row.method, target)), key=lambda r: r.seed)
 
     pairs = list(zip(of(ours), of(theirs), strict=True))
@@ -97,7 +99,7 @@ def _scores(results: Sequence[Result], ours: Row, theirs: Row, target: str) -> S
     return collect((a.images, a.right(ours.part).astype(int) - b.right(theirs.part)) for a, b in pairs)
 
 
-def verdict(ours: Row, rivals: Sequence[Row], against: Sequence[Against]) -> str:
+def verdict(ours: MethodRow, rivals: Sequence[MethodRow], against: Sequence[Against]) -> str:
     """A sentence on the best rival, and one more if a variant of PLUTO itself is better than PLUTO."""
     where = _where(ours)
     pairs = list(zip(rivals, against, strict=True))
@@ -114,7 +116,7 @@ def verdict(ours: Row, rivals: Sequence[Row], against: Sequence[Against]) -> str
     return text
 
 
-def _stands(c: Comparison, rival: Row, where: str) -> str:
+def _stands(c: Comparison, rival: MethodRow, where: str) -> str:
     named = f"the best rival, {rival.label} {_percent(rival)}"
     if c.difference > 0:
         return f"is ahead of {named}, {_by(c, where)}"
@@ -130,23 +132,25 @@ def _by(c: Comparison, where: str = "") -> str:
 
 
 def span(c: Comparison) -> str:
+    """The 95 % interval of a difference in points, as text."""
     return f"{100 * c.low:.1f} to {100 * c.high:.1f}"
 
 
 def chance(p: float) -> str:
+    """A p-value as text."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def _no_blend(table: Sequence[Row]) -> str:
+def _no_blend(table: Sequence[MethodRow]) -> str:
     best = max((row for row in table if row.fair), key=lambda row: row.mean)
     what = f"{best.label}, {_percent(best)} {_where(best)}"
     return f"Neither PLUTO nor another blend ran; the best of the others is {what}."
 
 
-def _where(row: Row) -> str:
+def _where(row: MethodRow) -> str:
     names = list(row.cells)
     return f"on {names[0]}" if len(names) == 1 else f"on average over {len(names)} targets"
 
 
-def _percent(row: Row) -> str:
+def _percent(row: MethodRow) -> str:
     return f"{100 * row.mean:.1f}"

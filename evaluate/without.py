@@ -1,12 +1,16 @@
 """`pluto eval --leave-out`: a bundle as if a domain had never been. In torch: it trains generalist and selector."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pluto_edge._files import whole_folder
+from pluto_edge.domains import DomainFolders, Domains, as_folders, domain_folders
 from pluto_edge.errors import ConfigError
 from pluto_edge.export.exporter import run_export
 from pluto_edge.store import Store
-from pluto_edge.train.data import scan
+from pluto_edge.train.api import images_of
+from pluto_edge.train.data import scan_folders
 from pluto_edge.train.leave_out import leave_out
 from pluto_edge.train.progress import Bars, Silent
 from pluto_edge.train.recipe import Recipe, SelectorRecipe
@@ -14,7 +18,7 @@ from pluto_edge.train.recipe import Recipe, SelectorRecipe
 
 def bundle_without(
     store: Path,
-    data: Path,
+    data: Path | DomainFolders,
     domain: str,
     out: Path,
     *,
@@ -32,7 +36,9 @@ def bundle_without(
         if domain not in opened.specialists:
             known = ", ".join(opened.specialists)
             raise ConfigError(f"--leave-out: {store} has no module {domain!r}; there are: {known}")
-        domains = [d for d in scan(data, per_class=per_class) if d.name in opened.specialists]
+        folders = DomainFolders(domain_folders(data)) if isinstance(data, Path) else data
+        ordered = replace(folders, classes=opened.config.classes)
+        domains = [d for d in scan_folders(ordered, per_class=per_class) if d.name in opened.specialists]
         out.mkdir(parents=True, exist_ok=True)
         with whole_folder(folder) as partial, Silent() if quiet else Bars() as progress:
             made = leave_out(
@@ -47,3 +53,8 @@ def bundle_without(
             )
             run_export(made.path, partial / "bundle")
     return folder / "bundle"
+
+
+def training_folders(store: Path, data: Domains, classes: Sequence[str] | None = None) -> DomainFolders:
+    """The images where training has them, so that what it computed of them is found again."""
+    return as_folders(data, images_of(store), classes, names=Store(store).config.classes)

@@ -27,14 +27,12 @@ sys.path.insert(0, str(HERE / "digits"))
 
 from camera import HOLD, STORY, camera  # noqa: E402
 
-from pluto_edge import Bundle, Runtime, Stream, _text  # noqa: E402
-from pluto_edge._files import write_bytes  # noqa: E402
-from pluto_edge.errors import ConfigError, PlutoError  # noqa: E402
+from pluto_edge import Bundle, ConfigError, Frame, PlutoError, Recorder, Runtime, Stream, View, open_source  # noqa: E402
 from pluto_edge.evaluate.significance import mcnemar  # noqa: E402
 from pluto_edge.observe import plot, summary  # noqa: E402
-from pluto_edge.observe.recording import Header, Recorder, Recording  # noqa: E402
+from pluto_edge.observe.recording import Header, Recording  # noqa: E402
 from pluto_edge.observe.rivals import Rivals  # noqa: E402
-from pluto_edge.observe.sources import Frame, is_live, open_source, paced, public_name  # noqa: E402
+from pluto_edge.observe.sources import is_live, paced, public_name  # noqa: E402
 from pluto_edge.observe.terminal import open_display  # noqa: E402
 from pluto_edge.runtime import persistence  # noqa: E402
 
@@ -185,8 +183,6 @@ def header(options: argparse.Namespace, runtime: Runtime) -> Header:
 
 
 def open_view(stream: Stream, options: argparse.Namespace) -> AbstractContextManager[Any]:
-    from pluto_edge.observe.view import View
-
     host, _, port = options.view.rpartition(":")
     if not host or not port.isdecimal():
         raise ConfigError(f"--view: want HOST:PORT, got {options.view!r}")
@@ -199,10 +195,12 @@ def report(recordings: list[Recording], picture: Path | None) -> None:
     print(f"\n{summary.table(recordings)}")
     gains = compare(recordings)
     if gains:
-        print(f"\n{_text.pairs(gains)}")
+        print()
+    for name, gain in gains:
+        print(f"{name:28}  {gain}")
     if picture is not None:
         picture.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(picture, plot.png(recordings))
+        picture.write_bytes(plot.png(recordings))
         print(f"\n{picture}")
 
 

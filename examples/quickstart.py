@@ -36,10 +36,10 @@ def read_meters(bundle: Path, images: int, seed: int) -> None:
     import meter
 
     from pluto_edge import Runtime
-    from pluto_edge._text import table
 
-    runtime, rng, rows = Runtime(bundle), np.random.default_rng(seed), []
-    print(f"\n{runtime}\n")
+    runtime = Runtime(bundle)
+    rng = np.random.default_rng(seed)
+    print(f"\n{runtime}\n\n{'condition':18}  accuracy  entropy  leans on")
     for name, condition in {**meter.CONDITIONS, **meter.UNSEEN}.items():
         digits = rng.integers(0, 10, images)
         frames = [condition(meter.render(rng, int(d)), rng) for d in digits]
@@ -47,9 +47,8 @@ def read_meters(bundle: Path, images: int, seed: int) -> None:
         right = np.mean([runtime.classes[i] == str(d) for i, d in zip(prediction.labels, digits, strict=True)])
         mean = prediction.weights.mean(axis=0)
         lean = ", ".join(f"{prediction.modules[j]} {mean[j]:.2f}" for j in np.argsort(-mean)[:2])
-        known = "" if name in meter.CONDITIONS else "no module knows it"
-        rows.append((name, f"{right:.3f}", f"{prediction.entropy.mean():.2f}", lean, known))
-    print(table(("condition", "accuracy", "entropy", "leans on", ""), rows, right=(1, 2)))
+        known = "" if name in meter.CONDITIONS else "(no module knows it)"
+        print(f"{name:18}  {right:8.3f}  {prediction.entropy.mean():7.2f}  {lean} {known}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pluto_edge._files import found, sha256, whole_folder, write_tensors, write_
 from pluto_edge._schema import to_text
 from pluto_edge.errors import BackboneError, BundleError, ParityError, StoreError
 from pluto_edge.export import kernels
+from pluto_edge.export.flops import count_flops
 from pluto_edge.export.graph import GraphBuilder, WeightsFile
 from pluto_edge.export.parity import compare
 from pluto_edge.export.quantize import quantize_dynamic
@@ -47,6 +48,8 @@ _TOOLS = ("torch", "timm", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnx
 
 @dataclass(frozen=True)
 class ExportReport:
+    """What an export wrote, how long each stage took, and whether CUDA has all kernels."""
+
     path: Path
     manifest: Manifest
     seconds: dict[str, float]
@@ -54,12 +57,13 @@ class ExportReport:
 
     @property
     def bytes(self) -> int:
+        """Size of the whole bundle."""
         return sum(f.size for f in self.manifest.files.values())
 
 
 def run_export(
     store: str | Path,
-    out: str | Path,
+    out: str | Path = "bundle",
     *,
     precision: Precision = "fp32",
     force: bool = False,
@@ -67,14 +71,18 @@ def run_export(
 ) -> ExportReport:
     """Compile `store` into the bundle `out`; nothing is left at `out` when anything goes wrong.
 
+    Every graph is compared with torch before the bundle is kept; a mismatch is a `ParityError`.
+
     Args:
-        store: a module store.
+        store: a module store, as `train` writes it.
         out: the bundle's folder. One that is there already is replaced only with `force`, and only if it is
             a bundle.
         precision: `fp32`; `fp16` for CUDA; `int8` for CPU.
+        force: replace a bundle that is there.
         on_stage: called with each of `STAGES` when it starts.
     """
-    source, out = Store(store), Path(out)
+    source = Store(store)
+    out = Path(out)
     _check_target(out, force)
     if not source.names:
         raise StoreError(f"{source.path}: the store holds no module")
@@ -82,7 +90,8 @@ def run_export(
     with whole_folder(out) as folder, tempfile.TemporaryDirectory() as scratch:
         clock.start("backbone")
         vit = TorchViT(load_backbone(source))
-        dims, size = source.config.dims, source.config.preprocessing.size
+        dims = source.config.dims
+        size = source.config.preprocessing.size
         clock.start("graphs")
         plain = _write_graphs(folder, Path(scratch), vit, dims, precision, source.config.backbone.architecture)
         clock.start("kernels")
@@ -104,6 +113,7 @@ def run_export(
             files=_hash_files(folder),
             adaptation=source.config.adaptation,
             parity=parity,
+            flops=count_flops(vit.vit, dims),
             tools=_tools(),
         )
         write_text(folder / MANIFEST, to_text(manifest))
@@ -112,12 +122,15 @@ def run_export(
 
 class _Clock:
     def __init__(self, on_stage: Callable[[str], None]) -> None:
-        self._on_stage, self._seconds = on_stage, dict[str, float]()
-        self._stage, self._since = "", perf_counter()
+        self._on_stage = on_stage
+        self._seconds = dict[str, float]()
+        self._stage = ""
+        self._since = perf_counter()
 
     def start(self, stage: str) -> None:
         self.stop()
-        self._stage, self._since = stage, perf_counter()
+        self._stage = stage
+        self._since = perf_counter()
         self._on_stage(stage)
 
     def stop(self) -> dict[str, float]:
@@ -144,7 +157,8 @@ def _write_graphs(
         "pluto_edge.backbone": architecture,
         "pluto_edge.kind": dims.kind,
     }
-    int8, dtype = precision == "int8", ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.FLOAT
+    int8 = precision == "int8"
+    dtype = ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.FLOAT
     plain = scratch if int8 else folder
     with WeightsFile(folder / WEIGHTS) as weights:
         embed = GraphBuilder("embed", weights, dtype)

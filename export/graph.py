@@ -24,6 +24,7 @@ class WeightsFile:
         self._file = path.open("wb")
 
     def add(self, name: str, array: NDArray[Any]) -> ir.ExternalTensor:
+        """Writes a tensor unless it is there already; gives the reference that graphs use."""
         key = f"{name}:{array.dtype}"
         if key not in self._entries:
             data = np.ascontiguousarray(array)
@@ -72,7 +73,8 @@ class GraphBuilder:
         if self.dtype == ir.DataType.FLOAT:
             return value
         cast = self.op("Cast", value, to=self.dtype)
-        cast.shape, cast.type = value.shape, ir.TensorType(self.dtype)
+        cast.shape = value.shape
+        cast.type = ir.TensorType(self.dtype)
         return cast
 
     def output(self, name: str, value: Value, shape: Sequence[int | str], doc: str) -> None:
@@ -80,11 +82,14 @@ class GraphBuilder:
         kind = "Identity" if self.dtype == ir.DataType.FLOAT else "Cast"
         attributes = {"to": ir.DataType.FLOAT} if kind == "Cast" else {}
         out = self.op(kind, value, **attributes)
-        out.name, out.type, out.shape = name, ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
+        out.name = name
+        out.type = ir.TensorType(ir.DataType.FLOAT)
+        out.shape = ir.Shape(shape)
         out.doc_string = doc
         self._outputs.append(out)
 
     def op(self, kind: str, *inputs: Value | None, **attributes: Any) -> Value:
+        """Emits an operator; gives its one output."""
         return self._tape.op(kind, inputs, attributes)
 
     def ops(self, kind: str, count: int, *inputs: Value | None, **attributes: Any) -> Sequence[Value]:
@@ -96,12 +101,15 @@ class GraphBuilder:
         return self.constant(np.array(values, np.int64))
 
     def scalar(self, value: float) -> Value:
+        """A number in the graph's own type."""
         return self.constant(np.array(value, self.dtype.numpy()))
 
     def index(self, value: int) -> Value:
+        """A single int64, as Gather takes it."""
         return self.constant(np.array(value, np.int64))
 
     def constant(self, array: NDArray[Any]) -> Value:
+        """A small tensor inside the graph; the same values are there once."""
         key = (str(array.dtype), array.tobytes(), array.shape)
         if key not in self._constants:
             name = f"constant_{len(self._constants)}"
@@ -117,6 +125,7 @@ class GraphBuilder:
         return self._weights[name]
 
     def model(self, metadata: dict[str, str]) -> ir.Model:
+        """All that was emitted, as a model."""
         graph = ir.Graph(
             self._inputs,
             self._outputs,
@@ -130,4 +139,5 @@ class GraphBuilder:
         return model
 
     def save(self, path: Path, metadata: dict[str, str]) -> None:
+        """Writes the graph; its large weights are in the shared file already."""
         ir.save(self.model(metadata), path)

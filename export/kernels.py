@@ -22,6 +22,7 @@ _TYPES = {v: k.lower() for k, v in onnx.TensorProto.DataType.items()}
 
 @cache
 def table() -> dict[str, Any]:
+    """The published list of CUDA kernels that ships with the exporter."""
     text = files("pluto_edge.export").joinpath("cuda_kernels.json").read_text(encoding="utf-8")
     return json.loads(text)  # type: ignore[no-any-return]
 

@@ -21,7 +21,7 @@ from torch import nn
 from pluto_edge.export.graph import GraphBuilder, Value
 from pluto_edge.vit.backbone import Activation
 
-Gradient = Callable[[Value, Value | None], Value]  # of the output, and what the input has of one already: the sum
+Backward = Callable[[Value, Value | None], Value]  # of the output, and what the input has of one already: the sum
 
 _SQRT_HALF = float(np.sqrt(0.5))
 _LOG_GAUSS = float(-0.5 * np.log(2 * np.pi))
@@ -31,6 +31,7 @@ _TINY = 1e-20  # a token of zeros stays one
 
 
 def array(tensor: torch.Tensor) -> NDArray[np.float32]:
+    """A torch tensor as a float32 array."""
     return tensor.detach().float().numpy()
 
 
@@ -40,6 +41,7 @@ def expand(g: GraphBuilder, value: Value, batch: Value, rows: int = 1, width: in
 
 
 def frozen_norm(g: GraphBuilder, x: Value, norm: nn.LayerNorm, name: str) -> Value:
+    """A LayerNorm of the backbone that nobody adapts."""
     scale, bias = (g.weight(f"{name}.{n}", array(t)) for n, t in norm.named_parameters())
     return g.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=norm.eps)
 
@@ -54,9 +56,11 @@ class Layers:
     """
 
     def __init__(self, g: GraphBuilder, batch: Value, differentiate: bool, int8: bool) -> None:
-        self.g, self.batch, self._int8 = g, batch, int8
+        self.g = g
+        self.batch = batch
+        self._int8 = int8
         self._even: dict[Value, tuple[Value, Value]] = {}  # brought to -1 ... 1, and what by
-        self._record: list[tuple[Value, dict[Value, Gradient]]] | None = [] if differentiate else None
+        self._record: list[tuple[Value, dict[Value, Backward]]] | None = [] if differentiate else None
         self._active: set[Value] = set()
         self._norms: list[tuple[int, Value, Value]] = []  # row, output, normalised input
 
@@ -76,7 +80,8 @@ class Layers:
 
         `exact` ones stay as they are in an int8 graph.
         """
-        g, scale = self.g, torch.as_tensor(factor)
+        g = self.g
+        scale = torch.as_tensor(factor)
         outputs, inputs = weight.shape
         turned = array(weight * scale[..., None])
         matrix = g.weight(f"{name}.weight", turned.T)
@@ -138,7 +143,8 @@ class Layers:
 
     def norm(self, x: Value, index: int, scale: Value, bias: Value, epsilon: float) -> Value:
         """LayerNorm with affines that take a gradient; `index` is their row in the stack."""
-        g, options = self.g, {"axis": -1, "epsilon": epsilon}
+        g = self.g
+        options = {"axis": -1, "epsilon": epsilon}
         if self._record is None:
             return like(g.op("LayerNormalization", x, scale, bias, **options), x)
         y, mean, inverse = g.ops("LayerNormalization", 3, x, scale, bias, **options)
@@ -168,22 +174,27 @@ class Layers:
         return self._done(y, None, {x: self._plus(gradient)})
 
     def add(self, x: Value, y: Value) -> Value:
+        """x + y; the gradient goes to both as it is."""
         same = self._plus(lambda d: d)
         return self._done(self.g.op("Add", x, y), None, {x: same, y: same}, like_=x)
 
     def multiply(self, x: Value, y: Value) -> Value:
-        g, plus = self.g, self._plus
+        """x times y, element by element, as in a gated MLP."""
+        g = self.g
+        plus = self._plus
         gradients = {x: plus(lambda d: g.op("Mul", d, y)), y: plus(lambda d: g.op("Mul", d, x))}
         return self._done(g.op("Mul", x, y), None, gradients, like_=x)
 
     def activate(self, x: Value, kind: Activation) -> Value:
+        """An activation function of the backbone."""
         y, slope = ACTIVATIONS[kind]
         gradients = {x: self._plus(lambda d: self.g.op("Mul", d, slope(self.g, x)))}
         return self._done(y(self.g, x), None, gradients, like_=x)
 
     def take(self, x: Value, start: int, end: int) -> Value:
         """Tokens `start` to `end`."""
-        g, (count, width) = self.g, inner(x)
+        g = self.g
+        count, width = inner(x)
 
         def cut(value: Value, start: int, end: int) -> Value:
             return g.op("Slice", value, g.ints(start), g.ints(end), g.ints(0))
@@ -203,7 +214,8 @@ class Layers:
 
     def split_heads(self, x: Value, heads: int) -> Value:
         """[tokens, batch, width] to [tokens, batch, heads, width of a head]."""
-        g, width = self.g, inner(x)[1]
+        g = self.g
+        width = inner(x)[1]
         y = g.op("Reshape", x, g.ints(0, 0, heads, width // heads))
         return self._done(y, None, {x: self._plus(lambda d: g.op("Reshape", d, g.ints(0, 0, width)))})
 
@@ -247,7 +259,8 @@ class Layers:
 
     def mean(self, x: Value) -> Value:
         """The mean of the tokens, as one token."""
-        g, (count, width) = self.g, inner(x)
+        g = self.g
+        count, width = inner(x)
         if count == 1:
             return x
         y = g.op("ReduceMean", x, g.ints(0), keepdims=1)
@@ -274,10 +287,11 @@ class Layers:
         biases: list[Value | None] = [None] * depth
         for index, output, normalised in self._norms:
             d = gradients[output]
-            scales[index], biases[index] = self._total(self.g.op("Mul", d, normalised)), self._total(d)
+            scales[index] = self._total(self.g.op("Mul", d, normalised))
+            biases[index] = self._total(d)
         return self._stack(scales), self._stack(biases)
 
-    def _plus(self, gradient: Callable[[Value], Value]) -> Gradient:
+    def _plus(self, gradient: Callable[[Value], Value]) -> Backward:
         """`gradient`, added to what is there already."""
 
         def way(dy: Value, total: Value | None) -> Value:
@@ -296,11 +310,12 @@ class Layers:
         self,
         y: Value,
         shape: tuple[int, int] | None,
-        gradients: dict[Value, Gradient],
+        gradients: dict[Value, Backward],
         like_: Value | None = None,
     ) -> Value:
         if shape is not None:
-            y.shape, y.type = ir.Shape([shape[0], "batch", shape[1]]), ir.TensorType(self.g.dtype)
+            y.shape = ir.Shape([shape[0], "batch", shape[1]])
+            y.type = ir.TensorType(self.g.dtype)
         elif like_ is not None:
             like(y, like_)
         if self._record is not None:
@@ -328,11 +343,14 @@ def inner(x: Value) -> tuple[int, int]:
 
 
 def rows(x: Value) -> int:
+    """How many tokens a value has."""
     return inner(x)[0]
 
 
 def like(y: Value, x: Value) -> Value:
-    y.shape, y.type = x.shape, x.type
+    """Gives `y` the shape and type of `x`, so that a gradient can be cut and folded later."""
+    y.shape = x.shape
+    y.type = x.type
     return y
 
 

@@ -54,7 +54,7 @@ def compare(
         tokens, x_hat = embed.run(["tokens", "x_hat"], {"pixels": pixels.numpy()})
         yield ParityEntry("tokens", batch, relative_error(tokens, want_tokens), embed_tolerance)
         yield ParityEntry("x_hat", batch, relative_error(x_hat, want_x), embed_tolerance)
-        want = Reference(vit, want_tokens.clone(), module)
+        want = TorchReference(vit, want_tokens.clone(), module)
         feed = {"tokens": tokens, **_arrays(module)}
         yield from _outputs("{}", batch, _run(forward, feed), want, own)
         # the gradient is never fp16: compare it on the very tokens that torch has
@@ -72,7 +72,7 @@ def compare(
             yield from _outputs("adapt.{} in int8", batch, got, want, own)
 
 
-class Reference:
+class TorchReference:
     """What torch makes of one batch, and by autograd the gradients of any objective of `adapt`.
 
     The terms of an objective are the graph's inputs of these names.
@@ -119,7 +119,9 @@ class Reference:
         }
 
     def gradients(self, terms: Params) -> Params:
-        a, chosen = self._activations, self.entropy < terms["threshold"]
+        """Autograd's gradients of the LayerNorm affines for these terms of the objective."""
+        a = self._activations
+        chosen = self.entropy < terms["threshold"]
         loss = terms["entropy_weight"] * self._entropy[chosen].sum() - (terms["target"] * self._log_p).sum()
         loss = loss + (terms["align_offset"] * a + 0.5 * terms["align_slope"] * a.square()).sum()
         scale, bias = torch.autograd.grad(loss, self._affines, retain_graph=True)
@@ -133,7 +135,7 @@ def rows_error(got: ArrayLike, want: ArrayLike) -> float:
 
 
 def _outputs(
-    name: str, batch: int, got: Arrays, want: Reference, allowed: Sequence[float]
+    name: str, batch: int, got: Arrays, want: TorchReference, allowed: Sequence[float]
 ) -> Iterator[ParityEntry]:
     logits, activations = allowed
     yield ParityEntry(name.format("logits"), batch, relative_error(got["logits"], want.logits), logits)

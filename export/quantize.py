@@ -16,7 +16,8 @@ from pluto_edge.export.graph import INLINE_BYTES, WeightsFile
 @contextmanager
 def _quiet() -> Iterator[None]:
     """The quantizer advises on the root logger to run a pass that these graphs do not need."""
-    root, level = logging.getLogger(), logging.getLogger().level
+    root = logging.getLogger()
+    level = logging.getLogger().level
     root.setLevel(logging.ERROR)
     try:
         yield

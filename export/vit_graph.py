@@ -34,7 +34,8 @@ MODULE_DOCS = {
 
 def build_embed(g: GraphBuilder, vit: Any) -> None:
     """pixels [B,3,H,W] to tokens [B,T,d], positions added, and x̂ [B,d]."""
-    layout, conv = read_layout(vit), vit.patch_embed.proj
+    layout = read_layout(vit)
+    conv = vit.patch_embed.proj
     height, width = vit.patch_embed.img_size
     pixels = g.input("pixels", ["batch", 3, height, width], "normalised RGB")
     bias = [g.weight("patch_embed.bias", array(conv.bias))] if conv.bias is not None else []
@@ -111,7 +112,9 @@ class VitGraph:
     """
 
     def __init__(self, g: GraphBuilder, vit: Any, dims: Dims, differentiate: bool, int8: bool) -> None:
-        self.g, self.vit, self.dims = g, vit, dims
+        self.g = g
+        self.vit = vit
+        self.dims = dims
         self.layout = read_layout(vit)
         self.tokens = g.input("tokens", ["batch", self.layout.tokens, dims.width], "tokens from embed")
         self.layers = Layers(g, g.op("Shape", self.tokens, start=0, end=1), differentiate, int8)
@@ -124,7 +127,8 @@ class VitGraph:
 
     def emit_outputs(self) -> None:
         """What `forward` and `adapt` both give."""
-        g, dims = self.g, self.dims
+        g = self.g
+        dims = self.dims
         g.output("logits", self.logits, ["batch", dims.classes], "pre-softmax logits of the module")
         rows = g.op("Transpose", self._stacked, perm=[1, 0, 2])
         shape: list[int | str] = ["batch", dims.depth + 1, dims.width]
@@ -132,13 +136,15 @@ class VitGraph:
 
     def transform(self) -> list[Value]:
         """All blocks; gives the activations."""
-        g, count = self.g, self.layout.tokens
+        g = self.g
+        count = self.layout.tokens
         x = g.op("Transpose", self.tokens, perm=[1, 0, 2])
         if "prompt" in self.module:
             prompt = g.op("Unsqueeze", self.module["prompt"], g.ints(1))
             x = g.op("Concat", x, expand(g, prompt, self.layers.batch), axis=0)
             count += self.dims.size
-        x.shape, x.type = ir.Shape([count, "batch", self.dims.width]), ir.TensorType(g.dtype)
+        x.shape = ir.Shape([count, "batch", self.dims.width])
+        x.type = ir.TensorType(g.dtype)
         activations = []
         for index, block in enumerate(self.vit.blocks):
             x = self.block(x, block, index)
@@ -148,7 +154,8 @@ class VitGraph:
 
     def gradients(self, d_logits: Value, offset: Value, slope: Value) -> tuple[Value, Value]:
         """Of all LayerNorm scales and biases, for `d_logits` and, at an activation a, offset + slope a."""
-        g, count = self.g, len(self.activations)
+        g = self.g
+        count = len(self.activations)
         offset, slope = (g.op("Unsqueeze", rows, g.ints(1)) for rows in (offset, slope))
         aligned = g.op("Add", g.op("Mul", self._stacked, slope), offset)
         *d_blocks, d_last = g.ops("Split", count, aligned, axis=0, num_outputs=count)
@@ -158,7 +165,9 @@ class VitGraph:
         return self.layers.backward(seeds, self.dims.ln_shape[0])
 
     def block(self, x: Value, block: Any, index: int) -> Value:
-        name, last = f"blocks.{index}", index == self.layout.depth - 1
+        """One transformer block; the last one computes only the tokens that the head looks at."""
+        name = f"blocks.{index}"
+        last = index == self.layout.depth - 1
         normed = self.norm(x, 2 * index, block.norm1.eps)
         query = self.head_tokens(normed) if last else normed
         mixed = self.attention(query, normed, block, name, first=index == 0)
@@ -184,8 +193,10 @@ class VitGraph:
         """The first block's q, k and v stay out of int8: single channels of what was just embedded are far larger
         than the rest, and most of what int8 would get wrong comes from there.
         """
-        layers, attn = self.layers, block.attn
-        normed, width = isinstance(attn.q_norm, nn.LayerNorm), attn.num_heads * attn.head_dim
+        layers = self.layers
+        attn = block.attn
+        normed = isinstance(attn.q_norm, nn.LayerNorm)
+        width = attn.num_heads * attn.head_dim
         weights = attn.qkv.weight.reshape(3, width, -1)
         biases = attn.qkv.bias.reshape(3, -1) if attn.qkv.bias is not None else [None] * 3
 
@@ -203,7 +214,10 @@ class VitGraph:
         return layers.linear(mixed, attn.proj.weight, attn.proj.bias, f"{name}.attn.proj", scale)
 
     def mlp(self, x: Value, block: Any, name: str) -> Value:
-        layers, mlp, act = self.layers, block.mlp, activation(block.mlp.act)
+        """The block's MLP, plain or gated."""
+        layers = self.layers
+        mlp = block.mlp
+        act = activation(block.mlp.act)
         assert act is not None
         gate, value = gate_and_value(mlp)
         hidden = layers.activate(layers.linear(x, *gate, f"{name}.mlp.fc1"), act)
@@ -214,7 +228,10 @@ class VitGraph:
 
     def adapter(self, h: Value, index: int) -> Value:
         """The module's bottleneck, after the MLP branch: h + up(gelu(down(h)))."""
-        g, at, width, size = self.g, self.g.index(index), self.dims.width, self.dims.size
+        g = self.g
+        at = self.g.index(index)
+        width = self.dims.width
+        size = self.dims.size
         down, down_bias, up, up_bias = (
             g.op("Gather", self.module[n], at) for n in ("down_weight", "down_bias", "up_weight", "up_bias")
         )
@@ -224,7 +241,8 @@ class VitGraph:
 
     def pool(self, x: Value, mean: Value) -> Value:
         """One token, normalised: what the head sees, of the last block's tokens and their mean."""
-        last, epsilon = self.dims.ln_shape[0] - 1, final_norm(self.vit).eps
+        last = self.dims.ln_shape[0] - 1
+        epsilon = final_norm(self.vit).eps
         if self.layout.norm_after_pool:
             return self.norm(mean, last, epsilon)
         return self.layers.mean(self.norm(x, last, epsilon))

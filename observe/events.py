@@ -11,6 +11,7 @@ WIDTHS = (5, 7, 16, 6, 7, 7, 8, 6, 0)
 
 
 def row(event: Event) -> tuple[str, ...]:
+    """An event as the cells of a table."""
     if event.kind not in ("step", "gather", "rollback"):
         return (str(event.step), event.kind, *[""] * 6, event.reason)
     return (
@@ -27,6 +28,7 @@ def row(event: Event) -> tuple[str, ...]:
 
 
 def table(events: Sequence[Event]) -> str:
+    """Events as a table for a terminal."""
     return _text.table(HEADER, [row(e) for e in events], right=RIGHT)
 
 
@@ -36,6 +38,7 @@ def heading() -> str:
 
 
 def line(event: Event) -> str:
+    """An event in one line."""
     return _fixed(row(event))
 
 

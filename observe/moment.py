@@ -41,6 +41,7 @@ class Shown:
 
     @cached_property
     def picture(self) -> str:
+        """The frame as an address that a page can show: a PNG where it is small, else a JPEG of bounded size."""
         image = Image.fromarray(self.frame)
         image.thumbnail((LARGE, LARGE))
         out = io.BytesIO()
@@ -131,7 +132,8 @@ def _rate(points: Sequence[Point]) -> float:
 
 
 def _bucket(members: Sequence[Point]) -> Bucket:
-    count, total = len(members), dict[str, float]()
+    count = len(members)
+    total = dict[str, float]()
     for point in members:
         for name, weight in zip(point.modules, point.weights, strict=True):
             total[name] = total.get(name, 0.0) + weight

@@ -102,7 +102,8 @@ def _accuracy(
     axes: Any, recordings: Sequence[Recording], frames: Any, keep: Any, colours: dict[str, str], theme: Theme
 ) -> None:
     """Rolling accuracy of everyone who answered; entropy where the truth is not known."""
-    header, found = recordings[0].header, [scores(r) for r in recordings]
+    header = recordings[0].header
+    found = [scores(r) for r in recordings]
     several = len(recordings) > 1
     mean = ", mean of " + f"{len(recordings)} runs" if several else ""
     if all(np.isnan(run["adapted"]).all() for run in found):
@@ -187,7 +188,8 @@ def _conditions(
     upper: Any, lower: Any, recordings: Sequence[Recording], colours: dict[str, str], theme: Theme
 ) -> None:
     """Conditions that no module was made for are shaded; above each its name, and what was right in it."""
-    header, parts = recordings[0].header, segments(recordings)
+    header = recordings[0].header
+    parts = segments(recordings)
     if not any(p.condition for p in parts) or len(parts) > MAX_LABELS:
         return
     width = max(p.end for p in parts) - parts[0].start

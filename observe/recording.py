@@ -133,6 +133,7 @@ class Recorder:
         self._write("header", header)
 
     def frame(self, point: Point, frame: Frame, rivals: RivalLabels | None = None) -> Row:
+        """Writes down a frame: what was said of it, and what is known about it."""
         row = Row(
             frame=point.frame,
             seconds=round(point.seconds, DIGITS),
@@ -150,6 +151,7 @@ class Recorder:
         return row
 
     def event(self, event: Event) -> None:
+        """Writes down an event; any thread may call this."""
         with self._lock:
             self.events.append(event)
         self._write("event", event)
@@ -165,6 +167,7 @@ class Recorder:
         return Recording(self.header, tuple(self.rows), tuple(self.events), metrics)
 
     def close(self) -> None:
+        """Closes the file; one without any frame is deleted."""
         if self._file is not None and self._path is not None:
             self._file.close()
             if not self.rows:

@@ -11,7 +11,6 @@ from pluto_edge.runtime.types import Event
 __all__ = ["html"]
 
 SHOWN = 200  # events in the report
-EVENTS = ("frame", "event", "", "top module", "reliable")
 
 
 def html(recordings: Sequence[Recording], light: bytes, dark: bytes) -> str:
@@ -20,7 +19,8 @@ def html(recordings: Sequence[Recording], light: bytes, dark: bytes) -> str:
     Of several runs the events are the first one's.
     """
     recording = recordings[0]
-    header, conditions = recording.header, summary.conditions(recordings)
+    header = recording.header
+    conditions = summary.conditions(recordings)
     sources = ", ".join(dict.fromkeys(r.header.source for r in recordings))
     about = [
         ("bundle", f"{header.bundle}, {header.bundle_sha256[:12]}"),

@@ -60,6 +60,7 @@ class Reply:
 
     @staticmethod
     def of_json(value: object, status: HTTPStatus = HTTPStatus.OK) -> "Reply":
+        """A reply that holds `value` as JSON."""
         return Reply(json.dumps(value, separators=(",", ":")).encode(), "application/json", status)
 
 
@@ -68,17 +69,21 @@ class Refused(Exception):
 
     def __init__(self, status: HTTPStatus, why: str, **headers: str) -> None:
         super().__init__(why)
-        self.status, self.headers = status, headers
+        self.status = status
+        self.headers = headers
 
 
 class Pace:
     """How long to wait so that no more than `rate` come in a second, once `burst` of them came together."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = monotonic) -> None:
-        self._step, self._ahead, self._clock = 1 / rate, burst / rate, clock
+        self._step = 1 / rate
+        self._ahead = burst / rate
+        self._clock = clock
         self._next = clock()  # when the one after next would be due, if none came early
 
     def wait(self) -> float:
+        """How many seconds the next request has to wait to keep the pace; it counts as taken."""
         now = self._clock()
         self._next = max(self._next, now) + self._step
         return max(self._next - self._ahead - now, 0.0)
@@ -119,8 +124,11 @@ class Server(ThreadingHTTPServer):
             )
         if token is not None and len(token) < MIN_TOKEN:
             raise ConfigError(f"token: want at least {MIN_TOKEN} characters, got {len(token)}")
-        self.token, self.pages, self.actions = token, pages, actions
-        self.csrf, self.session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self.token = token
+        self.pages = pages
+        self.actions = actions
+        self.csrf = secrets.token_urlsafe(32)
+        self.session = secrets.token_urlsafe(32)
         self.pace = Pace(MAX_RATE, BURST)
         self._connections: dict[socket.socket, float] = {}  # until when each may take, oldest first; 0: ended
         self._lock = threading.Lock()
@@ -147,9 +155,11 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
     def server_bind(self) -> None:
+        """Binds without asking a name server for the machine's own name, which may take seconds."""
         socketserver.TCPServer.server_bind(self)  # HTTPServer's would ask the network for this machine's name
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers in a thread, at the pace; where too many connections are open, the oldest ends."""
         wait = self.pace.wait()
         if wait:
             sleep(wait)
@@ -172,6 +182,7 @@ class Server(ThreadingHTTPServer):
                 self._connections[connection] = monotonic() + REPLY_SECONDS
 
     def shutdown_request(self, request: Any) -> None:
+        """Closes a connection and counts it as gone."""
         with self._lock:
             self._connections.pop(request, None)
         super().shutdown_request(request)
@@ -183,6 +194,7 @@ class Server(ThreadingHTTPServer):
             self._end([c for c, until in self._connections.items() if until and until < now])
 
     def server_close(self) -> None:
+        """Stops listening and ends open connections."""
         with self._lock:
             self._end(list(self._connections))
         super().server_close()
@@ -195,6 +207,7 @@ class Server(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
+        """A visitor's broken connection is no news; anything else is logged."""
         if not isinstance(sys.exception(), OSError):  # a browser that goes away is no error
             super().handle_error(request, client_address)
 

@@ -40,6 +40,7 @@ class Segment:
 
 
 def find(folder: Path, classes: Sequence[str], rng: np.random.Generator, limit: int | None = None) -> Segment:
+    """A folder's images in an order that `rng` draws; labelled if all are in folders of classes."""
     if not folder.is_dir():
         what = "is a file; want the folder that it is in" if folder.exists() else "no such folder"
         raise ConfigError(f"{folder}: {what}")

@@ -17,8 +17,8 @@ from pluto_edge.runtime.types import StreamMetrics
 
 __all__ = [
     "ROLLING",
+    "ConditionSummary",
     "Paired",
-    "Segment",
     "accuracy",
     "answers",
     "cell",
@@ -41,7 +41,7 @@ Labels = Sequence[int | None]
 
 
 @dataclass(frozen=True)
-class Segment:
+class ConditionSummary:
     """Frames in a row under one condition, of one run or of several.
 
     Attributes:
@@ -80,6 +80,7 @@ class Paired:
 
     @property
     def gain(self) -> float:
+        """How much more often the one was right than the other, as a share; the mean over the runs."""
         return float(np.mean(self.gains))
 
 
@@ -130,6 +131,7 @@ def scores(recording: Recording) -> dict[str, Scores]:
 
 
 def accuracy(values: Scores) -> float | None:
+    """The share of right answers; None where no truth is known."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
 
@@ -172,7 +174,7 @@ class _Cut:
     hits: dict[str, Scores]
 
 
-def segments(recordings: Sequence[Recording]) -> tuple[Segment, ...]:
+def segments(recordings: Sequence[Recording]) -> tuple[ConditionSummary, ...]:
     """The story cut where its condition changes; a run that was stopped early has fewer of them."""
     runs = [_cuts(r) for r in recordings]
     longest = max(runs, key=len)
@@ -185,7 +187,7 @@ def segments(recordings: Sequence[Recording]) -> tuple[Segment, ...]:
     return tuple(_segment(name, part, modules) for name, part in zip(names, parts, strict=True))
 
 
-def whole(recordings: Sequence[Recording]) -> Segment:
+def whole(recordings: Sequence[Recording]) -> ConditionSummary:
     """All frames as one."""
     return _segment("", [_Cut(r.rows, scores(r)) for r in recordings], recordings[0].header.modules)
 
@@ -202,7 +204,7 @@ def _cuts(recording: Recording) -> list[_Cut]:
     return cuts
 
 
-def _segment(name: str, cuts: Sequence[_Cut], modules: Sequence[str]) -> Segment:
+def _segment(name: str, cuts: Sequence[_Cut], modules: Sequence[str]) -> ConditionSummary:
     rows = [r for cut in cuts for r in cut.rows]
     weights = {
         n: float(np.mean([r.weights.get(n, 0.0) for r in rows]))
@@ -214,7 +216,7 @@ def _segment(name: str, cuts: Sequence[_Cut], modules: Sequence[str]) -> Segment
     adapted = known.get("adapted", [])
     settled = [r for cut in cuts for r in cut.rows[SETTLE:]]
     leads = [max(r.weights, key=lambda n: r.weights[n]) == name for r in settled] if name in modules else []
-    return Segment(
+    return ConditionSummary(
         condition=name,
         known=name in modules,
         start=cuts[0].rows[0].frame,
@@ -233,11 +235,14 @@ def _segment(name: str, cuts: Sequence[_Cut], modules: Sequence[str]) -> Segment
 
 
 def cell(value: float | None) -> str:
+    """An accuracy as text; a dash where it is not known."""
     return "-" if value is None else f"{value:.3f}"
 
 
 @dataclass(frozen=True)
 class Table:
+    """A table's header and lines, before they are laid out."""
+
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...]  # columns of numbers
@@ -272,7 +277,7 @@ def conditions(recordings: Sequence[Recording]) -> Table:
     )
 
 
-def _accuracy(part: Segment, answer: str) -> str:
+def _accuracy(part: ConditionSummary, answer: str) -> str:
     spread = f" ±{part.deviation:.3f}" if answer == "adapted" and part.deviation is not None else ""
     return cell(part.accuracies.get(answer)) + spread
 

@@ -20,22 +20,28 @@ SHOWN_EVENTS = 6
 
 
 class Display(Protocol):
-    def show(self, row: Row) -> None: ...
-    def close(self) -> None: ...
+    """Something that shows a run as it happens."""
+
+    def show(self, row: Row) -> None:
+        """Called with every frame."""
+
+    def close(self) -> None:
+        """Called when the run is over."""
 
 
 def open_display(recorder: Recorder) -> Display:
     """Live where stdout is a terminal, else lines."""
-    return Live(recorder) if sys.stdout.isatty() else Lines(recorder)
+    return Live(recorder) if sys.stdout.isatty() else Lines()
 
 
 class Lines:
     """One line every hundred frames."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder, self._recent = recorder, Recent()
+    def __init__(self) -> None:
+        self._recent = Recent()
 
     def show(self, row: Row) -> None:
+        """Prints a line if a hundred frames have passed."""
         self._recent.add(row)
         if row.frame % LINE_EVERY == 0:
             top = max(row.weights, key=lambda n: row.weights[n])
@@ -43,6 +49,7 @@ class Lines:
             print(" · ".join(p for p in parts if p), flush=True)
 
     def close(self) -> None:
+        """Nothing: what was printed stays."""
         pass
 
 
@@ -54,11 +61,14 @@ class Live:
             from rich.live import Live as RichLive
         except ImportError as cause:
             raise MissingExtraError("rich", "stream") from cause
-        self._recorder, self._recent, self._due = recorder, Recent(), 0.0
+        self._recorder = recorder
+        self._recent = Recent()
+        self._due = 0.0
         self._live = RichLive(auto_refresh=False, transient=True)
         self._live.start()
 
     def show(self, row: Row) -> None:
+        """Redraws, a few times a second at most."""
         self._recent.add(row)
         now = perf_counter()
         if now >= self._due:
@@ -66,6 +76,7 @@ class Live:
             self._live.update(self._panel(row), refresh=True)
 
     def close(self) -> None:
+        """Gives the terminal back."""
         self._live.stop()
 
     def _panel(self, row: Row) -> Any:
@@ -122,10 +133,12 @@ class Recent:
         self._times: deque[float] = deque(maxlen=ROLLING)
 
     def add(self, row: Row) -> None:
+        """Counts a frame in."""
         self._rows.append(row)
         self._times.append(perf_counter())
 
     def text(self) -> list[str]:
+        """Frames a second and the accuracy of the last frames, as parts of a line."""
         seconds = self._times[-1] - self._times[0]
         parts = [f"{(len(self._times) - 1) / seconds:.1f} frames/s"] if seconds > 0 else []
         adapted, plain = (

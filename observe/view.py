@@ -57,7 +57,8 @@ class View:
         token: str | None = None,
         save_to: str | Path | None = None,
     ) -> None:
-        self._stream, self._save_to = stream, None if save_to is None else Path(save_to)
+        self._stream = stream
+        self._save_to = None if save_to is None else Path(save_to)
         self._shown: Shown | None = None
         self._captions: deque[Caption] = deque(maxlen=MAX_POINTS // BUCKET)
         self._actions = threading.Lock()  # one button at a time

@@ -60,6 +60,7 @@ def inside(root: Path, relative: str, error: Error) -> Path:
 
 
 def sha256(path: Path) -> str:
+    """Of a file's content, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -93,10 +94,12 @@ def _float(given: np.dtype[Any]) -> type[np.float16] | type[np.float32]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """A whole write of text in UTF-8."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
+    """A whole write of bytes."""
     with whole_file(path) as file:
         file.write(data)
 
@@ -293,6 +296,7 @@ def _discard(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
+    """Makes renames in a folder survive a loss of power."""
     if os.name == "posix":
         _sync(path)
 

@@ -37,4 +37,5 @@ def size(count: float) -> str:
 
 
 def tick(passed: bool) -> str:
+    """A sign for yes and one for no."""
     return "✓" if passed else "✗"

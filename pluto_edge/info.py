@@ -9,6 +9,7 @@ from pluto_edge.store import Store
 
 
 def describe_bundle(bundle: Bundle) -> str:
+    """What is in a bundle, as text for a terminal."""
     m = bundle.manifest
     for name in m.names:
         bundle.load_module(name)
@@ -34,6 +35,7 @@ def describe_bundle(bundle: Bundle) -> str:
 
 
 def describe_store(store: Store) -> str:
+    """What is in a store, as text for a terminal."""
     c = store.config
     weights = (
         f"timm tag {c.backbone.pretrained}"
@@ -58,7 +60,8 @@ def describe_store(store: Store) -> str:
     )
     rows = []
     for name in store.names:
-        module, config = store.load_module(name), store.module_config(name)
+        module = store.load_module(name)
+        config = store.module_config(name)
         count = sum(t.size for t in module.tensors.values())
         rows.append((name, f"{count:,}", config.source, _metrics(config.metrics)))
     return f"{lines}\n\n{_module_table(c.kind, rows)}"

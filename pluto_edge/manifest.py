@@ -23,10 +23,11 @@ from pluto_edge.preprocess import Preprocessing
 from pluto_edge.seen import Seen, read_seen
 from pluto_edge.version import WRITER
 
-__all__ = ["Bundle", "FileEntry", "Manifest", "ModuleEntry", "ParityEntry", "Precision"]
+__all__ = ["Bundle", "FileEntry", "Flops", "Manifest", "ModuleEntry", "ParityEntry", "Precision"]
 
 SCHEMA_VERSION = 2  # 1 had graphs without activations, and a gradient of the mean entropy alone
 MAX_DIM = 1_000_000
+MAX_FLOPS = 10**18  # of an image: far beyond the largest ViTs, and still exact enough as a float
 MANIFEST, WEIGHTS = "manifest.json", "weights.bin"
 EMBED, FORWARD, ADAPT = "embed.onnx", "forward.onnx", "adapt.onnx"
 SELECTOR, BACKBONE_LN, SEEN = "selector.safetensors", "layernorm.safetensors", "seen.safetensors"
@@ -36,6 +37,8 @@ Precision = Literal["fp32", "fp16", "int8"]
 
 @dataclass(frozen=True)
 class FileEntry:
+    """Hash and size of a file, so that a truncated or changed one is noticed."""
+
     sha256: str
     size: int
 
@@ -60,6 +63,7 @@ class ModuleEntry:
 
     @property
     def file(self) -> str:
+        """Where the module's tensors are, below the bundle's folder."""
         return f"modules/{self.name}.safetensors"
 
 
@@ -78,12 +82,27 @@ class ParityEntry:
 
     @property
     def passed(self) -> bool:
+        """Whether the error is within its tolerance."""
         return self.error <= self.tolerance
 
 
 @dataclass(frozen=True)
+class Flops:
+    """Operations of one image's matrix products: in `embed`, and in `forward` and `adapt` with one module."""
+
+    embed: int
+    forward: int
+    adapt: int
+
+    def __post_init__(self) -> None:
+        for name in ("embed", "forward", "adapt"):
+            if not 0 < getattr(self, name) <= MAX_FLOPS:
+                raise ConfigError(f"{name}: want 1 to {MAX_FLOPS:,} operations, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """`manifest.json`."""
+    """`manifest.json`; `flops` is None in bundles of before they were counted."""
 
     architecture: str
     precision: Precision
@@ -95,6 +114,7 @@ class Manifest:
     files: dict[str, FileEntry]
     adaptation: AdaptConfig
     parity: tuple[ParityEntry, ...] = ()
+    flops: Flops | None = None
     tools: dict[str, str] = field(default_factory=dict)
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
@@ -120,6 +140,7 @@ class Manifest:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """All modules, in the order of predictions' weights."""
         return tuple(m.name for m in self.modules)
 
     @property
@@ -152,15 +173,24 @@ class Bundle:
         for name, entry in self.manifest.files.items():
             self._check_file(name, entry, verify)
 
+    def __repr__(self) -> str:
+        m = self.manifest
+        return (
+            f"Bundle({str(self.path)!r}: {m.architecture}, {m.precision}, {m.dims.kind} of size {m.dims.size}, "
+            f"{len(m.modules)} modules, {len(m.classes)} classes)"
+        )
+
     @property
     def hash(self) -> str:
         """What tells this bundle from every other: the sha256 of its manifest."""
         return sha256(self.path / MANIFEST)
 
     def file(self, name: str) -> Path:
+        """The path of a file of the bundle; a name that would lead out of its folder is refused."""
         return inside(self.path, name, BundleError)
 
     def load_module(self, name: str) -> Module:
+        """A module's tensors, read and checked against the manifest's dims."""
         entry = next((m for m in self.manifest.modules if m.name == name), None)
         if entry is None:
             raise BundleError(f"{self.path}: no module {name!r}; there are: {', '.join(self.manifest.names)}")
@@ -178,6 +208,7 @@ class Bundle:
         return tensors
 
     def load_selector(self) -> SelectorWeights:
+        """The selector's tensors, read and checked."""
         return SelectorWeights.from_tensors(
             read_tensors(self.file(SELECTOR), BundleError),
             width=self.manifest.dims.width,

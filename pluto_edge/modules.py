@@ -9,8 +9,8 @@ from math import prod
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pluto_edge._arrays import Array
 from pluto_edge._files import Tensors
 from pluto_edge._schema import Error
 from pluto_edge.errors import ConfigError
@@ -18,7 +18,6 @@ from pluto_edge.signature import Shape, Signature
 from pluto_edge.signature import shapes as signature_shapes
 
 Kind = Literal["vpt", "adapter"]
-Array = NDArray[np.float32]
 
 LN_SCALE, LN_BIAS = "ln_scale", "ln_bias"
 LOGIT_MEANS = "logit_means"  # in the files of earlier versions, and not used any more
@@ -68,6 +67,7 @@ class Dims:
 
     @property
     def ln_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of a module's LayerNorm affines by name."""
         return {LN_SCALE: self.ln_shape, LN_BIAS: self.ln_shape}
 
     @property
@@ -120,6 +120,7 @@ def check_tensors(
 
 
 def check_module(module: Module, where: str, error: Error) -> None:
+    """A module has all tensors of its dims, of the right shapes and finite, and a signature that fits."""
     check_tensors(
         module.tensors,
         module.dims.shapes,
@@ -160,22 +161,26 @@ class SelectorWeights:
 
     @property
     def parameters(self) -> int:
+        """How many numbers the selector has."""
         return sum(getattr(self, f.name).size for f in fields(self))
 
     @property
     def tensors(self) -> Tensors:
+        """All of them by name, as they are written."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
     def from_tensors(
         cls, tensors: Tensors, *, width: int, classes: int, where: str, error: Error
     ) -> "SelectorWeights":
+        """The selector in these tensors, if they fit a backbone of this width and so many classes."""
         missing = sorted({f.name for f in fields(cls)} - tensors.keys())
         if missing:
             raise error(f"{where}: tensor {missing[0]!r} is missing")
         if tensors["up_x"].ndim != 2 or tensors["up_l"].ndim != 2:
             raise error(f"{where}: up_x and up_l must be matrices")
-        (hidden_x, out), hidden_l = tensors["up_x"].shape, tensors["up_l"].shape[0]
+        hidden_x, out = tensors["up_x"].shape
+        hidden_l = tensors["up_l"].shape[0]
         shapes: dict[str, tuple[int, ...]] = {
             "down_x": (width, hidden_x),
             "up_x": (hidden_x, out),

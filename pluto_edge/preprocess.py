@@ -2,6 +2,20 @@
 
 The same code prepares images for training and on the device. It reproduces timm's evaluation transform for
 the backbone (tested against it), so that nobody has to remember mean, standard deviation or interpolation.
+
+What `predict`, `step`, `adapt` and streams take, one of them or a list (of paths only, or of images only):
+
+| given as | becomes RGB by |
+|---|---|
+| path (str or Path) | reading the file; Pillow's modes as below |
+| PIL image | `convert("RGB")`: grey is repeated, a palette looked up, an alpha channel left out |
+| array HW or HW1, uint8 | repeating grey |
+| array HW3, uint8 | nothing: it is RGB already (OpenCV's BGR wants `frame[..., ::-1]`) |
+| array HW4, uint8 | leaving the alpha channel out |
+| any of these arrays in uint16, 16 bit PIL images | scaling 0 to 65535 down to 0 to 255 |
+
+A batch is an array with one more dimension in front, NHWC with 1, 3 or 4 channels. A float array is NCHW and
+already normalised, and is taken as it is.
 """
 
 from collections.abc import Sequence
@@ -10,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from math import floor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +32,12 @@ from PIL import Image
 
 from pluto_edge.errors import ConfigError, ImageError
 
-__all__ = ["ImageBatch", "Images", "Preprocessing"]
+__all__ = ["ImageBatch", "Images", "OneImage", "Preprocessing"]
 
 Pixels = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
-Images = NDArray[np.uint8] | NDArray[np.float32] | Image.Image | Sequence[NDArray[np.uint8]] | Sequence[Image.Image]
+OneImage = str | Path | Image.Image | NDArray[np.uint8] | NDArray[np.uint16]
+Images = OneImage | NDArray[np.float32] | Sequence[OneImage]
 
 MAX_SIDE = 4096
 MAX_SCALED = 8192  # before the crop
@@ -30,9 +45,10 @@ MAX_LENGTH = 32_768  # of the longer side then: what is beyond is cut off first,
 MAX_FILE_SIDE = 1_000_000  # of an image before it is decoded; Pillow itself bounds the product of both sides
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 WANTED = (
-    "want one HWC uint8 RGB array or PIL image (or 16 bit: HW grey, HWC), a list of them, an NHWC uint8 batch, "
+    "want a path, a PIL image or a uint8 (or uint16) array, HW, HW1, HW3 or HW4; a list of them; an NHWC batch; "
     "or an already normalised NCHW float batch"
 )
+CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
 
 
 @dataclass(frozen=True)
@@ -173,16 +189,23 @@ class ImageBatch:
     Slicing keeps memory flat: only one micro-batch of normalised pixels exists at a time.
     """
 
-    def __init__(self, images: Images, preprocessing: Preprocessing) -> None:
+    def __init__(self, images: Images, preprocessing: Preprocessing, *, cropped: bool = False) -> None:
+        """`cropped` images are a sequence of bytes [H, W, 3] in the backbone's size; they are looked at when they
+        are asked for, not before."""
         self._preprocessing = preprocessing
-        self._cropped = False
+        self._cropped = cropped
         self._items: Sequence[Any] | Pixels
+        if cropped:
+            self._items = cast(Sequence[Any], images)
+            return
         if isinstance(images, np.ndarray):
             self._items = _array_items(images, preprocessing.size)
         elif isinstance(images, Image.Image):
             self._items = [images]
-        elif isinstance(images, Sequence) and not isinstance(images, str | bytes):
-            self._items = images
+        elif isinstance(images, str | Path):
+            self._items = self._read([images])
+        elif isinstance(images, Sequence) and not isinstance(images, bytes):
+            self._items = self._read(images) if _all_paths(images) else images
         else:
             raise ImageError(f"{WANTED}; got {type(images).__name__}")
         if len(self._items) == 0:
@@ -218,7 +241,8 @@ class ImageBatch:
         """The same images as small as they get: resized and cropped, in bytes. A float batch stays as it is."""
         if isinstance(self._items, np.ndarray) or self._cropped:
             return self
-        return self._like([self._preprocessing.crop(_to_pil(item)) for item in self._items])
+        crops = [self._preprocessing.crop(_to_pil(item)) for item in self._items]
+        return ImageBatch(crops, self._preprocessing, cropped=True)
 
     @staticmethod
     def join(parts: "Sequence[ImageBatch]") -> "ImageBatch":
@@ -228,19 +252,17 @@ class ImageBatch:
             return ImageBatch(np.concatenate([p[:] for p in parts]), first._preprocessing)
         if not all(p._cropped for p in parts):
             raise ImageError("a stream of frames is either all images or all float batches, never both")
-        return first._like([item for p in parts for item in p._items])
+        return ImageBatch([item for p in parts for item in p._items], first._preprocessing, cropped=True)
 
-    def _like(self, crops: list[Bytes]) -> "ImageBatch":
-        batch = ImageBatch(crops, self._preprocessing)
-        batch._cropped = True
-        return batch
+    def _read(self, paths: Sequence[Any]) -> list[Bytes]:
+        """Files are decoded here, once, and kept as small as they get."""
+        self._cropped = True
+        return [self._preprocessing.crop(open_image(Path(path))) for path in paths]
 
 
 def _array_items(array: NDArray[np.generic], size: tuple[int, int]) -> Sequence[Any] | Pixels:
-    if array.dtype in (np.uint8, np.uint16) and array.ndim in (3, 4):
-        return [array] if array.ndim == 3 else list(array)
-    if array.dtype == np.uint16 and array.ndim == 2:
-        return [array]
+    if array.dtype in (np.uint8, np.uint16) and array.ndim in (2, 3, 4):
+        return list(array) if array.ndim == 4 else [array]
     if not np.issubdtype(array.dtype, np.floating) or array.ndim != 4:
         raise ImageError(f"{WANTED}; got an array of {array.dtype} {list(array.shape)}")
     if array.shape[1:] != (3, *size):
@@ -268,18 +290,34 @@ def _check_image(item: object, index: int) -> None:
         return
     if not isinstance(item, np.ndarray):
         raise ImageError(f"{WANTED}; image {index} is a {type(item).__name__}")
-    grey = item.dtype == np.uint16 and item.ndim == 2
-    if not grey and (item.dtype not in (np.uint8, np.uint16) or item.ndim != 3 or item.shape[2] != 3):
-        raise ImageError(f"image {index}: want HWC uint8 with 3 channels, got {item.dtype} {list(item.shape)}")
+    shaped = item.ndim == 2 or (item.ndim == 3 and item.shape[2] in CHANNELS)
+    if item.dtype not in (np.uint8, np.uint16) or not shaped:
+        raise ImageError(
+            f"image {index}: want HW or HWC uint8 with 1, 3 or 4 channels, got {item.dtype} {list(item.shape)}"
+        )
     if 0 in item.shape:
         raise ImageError(f"image {index} has no pixels: shape {list(item.shape)}")
+
+
+def _all_paths(images: Sequence[object]) -> bool:
+    return len(images) > 0 and all(isinstance(item, str | Path) for item in images)
 
 
 def _to_pil(item: object) -> Image.Image:
     if isinstance(item, Image.Image):
         return item
     array = np.asarray(item)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
     return Image.fromarray(np.ascontiguousarray(_to_bytes(array) if array.dtype == np.uint16 else array))
+
+
+def one_rgb(image: OneImage) -> Image.Image:
+    """One image of any accepted form as 8 bit RGB; what is none is an ImageError."""
+    if isinstance(image, str | Path):
+        return open_image(Path(image))
+    _check_image(image, 0)
+    return to_rgb(_to_pil(image))
 
 
 @cache
@@ -289,6 +327,7 @@ def _convertible(mode: str) -> None:
 
 
 def open_image(path: Path) -> Image.Image:
+    """The image in a file as 8 bit RGB; the error names the file."""
     try:
         with Image.open(path) as image:
             return to_rgb(image)

@@ -46,15 +46,18 @@ def number_of(digest: str) -> int:
 
 
 def hashes_of(files: Iterable[Path]) -> Hashes:
+    """The numbers of these images, sorted, each once."""
     return np.unique(np.array([number_of(sha256(f)) for f in sorted(set(files))], np.uint64))
 
 
 def write_seen(path: Path, seen: Seen) -> None:
+    """Writes `seen.safetensors`."""
     tensors = {p: np.ascontiguousarray(getattr(seen, p)) for p in PARTS}
     write_bytes(path, save(tensors, {"modules": json.dumps(seen.modules)}))
 
 
 def read_seen(path: Path, error: Error) -> Seen:
+    """Reads `seen.safetensors`; whatever is wrong with it is an `error`."""
     try:
         with safe_open(path, framework="np") as file:
             parts = {p: file.get_tensor(p) for p in PARTS}

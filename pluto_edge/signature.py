@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Array, Wide
 from pluto_edge._schema import Error
 from pluto_edge.errors import ConfigError
 
 __all__ = ["Covariance", "Reference", "Signature"]
 
-Array = NDArray[np.float32]
-Wide = NDArray[np.float64]
 Shape = tuple[int | None, ...]  # None: any size
 
 PREFIX = "signature."
@@ -46,6 +45,7 @@ class Covariance:
 
     @property
     def matrix(self) -> Wide:
+        """[d,d]: a few directions, and the same noise in all of them."""
         wide = self.factor.astype(np.float64)
         return np.asarray(wide.T @ wide + self.noise * np.eye(wide.shape[1]))
 
@@ -79,10 +79,12 @@ class Signature:
 
     @property
     def features(self) -> Covariance:
+        """Covariance of the features that the head sees, within a class."""
         return Covariance(self.feature_factor, self.feature_noise)
 
     @property
     def looks(self) -> Covariance:
+        """Covariance of how the source's images look before any module runs."""
         return Covariance(self.look_factor, self.look_noise)
 
     @property
@@ -141,6 +143,7 @@ class Reference:
 
     @classmethod
     def of(cls, signature: Signature, head: NDArray[Any]) -> "Reference":
+        """What adaptation needs of a signature, computed once, with the module's head."""
         factor = signature.feature_factor.astype(np.float64)
         values, vectors = np.linalg.eigh(factor @ factor.T)
         shrunk = 1 / np.sqrt(np.maximum(values, 0.0) + signature.feature_noise)

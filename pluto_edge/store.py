@@ -42,6 +42,7 @@ OPTIONS = frozenset(
 
 
 def check_options(names: Iterable[str]) -> None:
+    """Refuses options that would make timm do more than build a ViT, such as read a pickle."""
     unknown = sorted(set(names) - OPTIONS)
     if unknown:
         raise ConfigError(f"options: {unknown[0]!r} is not allowed; want some of {', '.join(sorted(OPTIONS))}")
@@ -92,6 +93,7 @@ class StoreConfig:
 
     @property
     def dims(self) -> Dims:
+        """Sizes that every module of the store has."""
         return Dims(self.kind, self.size, self.backbone.width, self.backbone.depth, len(self.classes))
 
 
@@ -125,6 +127,7 @@ class ModuleConfig:
 
     @property
     def dims(self) -> Dims:
+        """Sizes of the module's tensors."""
         return Dims(self.kind, self.size, self.width, self.depth, len(self.classes))
 
 
@@ -140,6 +143,13 @@ class Store:
         check_version(data, SCHEMA_VERSION, str(file), StoreError)
         self.config = decode(StoreConfig, data, file.name, StoreError)
 
+    def __repr__(self) -> str:
+        c = self.config
+        return (
+            f"Store({str(self.path)!r}: {c.backbone.architecture}, {c.kind} of size {c.size}, "
+            f"{len(self.names)} modules, {len(c.classes)} classes)"
+        )
+
     @classmethod
     def create(cls, path: str | Path, config: StoreConfig) -> "Store":
         """A new store with no module yet; a folder that is not empty is refused."""
@@ -151,6 +161,7 @@ class Store:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """All modules that are finished, in order."""
         return self.config.sources
 
     @property
@@ -168,24 +179,30 @@ class Store:
 
     @property
     def backbone_file(self) -> Path:
+        """The backbone's weights, where they are not timm's pretrained ones."""
         return self.path / "backbone.safetensors"
 
     @property
     def selector_file(self) -> Path:
+        """The selector's weights."""
         return self.path / "selector.safetensors"
 
     @property
     def seen_file(self) -> Path:
+        """Which images the modules were made from."""
         return self.path / "seen.safetensors"
 
     def module_file(self, name: str) -> Path:
+        """A module's tensors."""
         return self.path / "modules" / name / MODULE_FILE
 
     def set_config(self, **changes: Any) -> None:
+        """Changes fields of `store.json`, in memory and on the disk."""
         self.config = replace(self.config, **changes)
         write_text(self.path / "store.json", to_text(self.config))
 
     def module_config(self, name: str) -> ModuleConfig:
+        """A module's description, read and checked against the store's."""
         if name not in self.names:
             raise StoreError(f"{self.path}: no module {name!r}; there are: {', '.join(self.names) or 'none'}")
         found(self.path / "modules" / name)
@@ -201,6 +218,7 @@ class Store:
         write_text(self.path / "modules" / name / "adapter_config.json", to_text(config))
 
     def load_module(self, name: str) -> Module:
+        """A module's tensors, read and checked."""
         config = self.module_config(name)
         return read_module(self.path / "modules" / name, config)
 
@@ -210,6 +228,7 @@ class Store:
         self.list_module(module.name)
 
     def list_module(self, name: str) -> None:
+        """Names a module in `store.json`, which makes it part of the store."""
         if name not in self.names:
             self.set_config(sources=(*self.names, name))
 
@@ -233,6 +252,7 @@ class Store:
         write_tensors(self.module_file(module.name), module.tensors)
 
     def load_selector(self) -> SelectorWeights:
+        """The selector's tensors, read and checked."""
         if not self.selector_file.is_file():
             raise StoreError(f"{self.path}: there is no selector.safetensors; train one with `pluto train`")
         return SelectorWeights.from_tensors(
@@ -244,6 +264,7 @@ class Store:
         )
 
     def save_selector(self, weights: SelectorWeights) -> None:
+        """Writes the selector in the place of the one that is there."""
         write_tensors(self.selector_file, weights.tensors)
 
     def load_seen(self) -> Seen | None:
@@ -251,11 +272,13 @@ class Store:
         return read_seen(self.seen_file, StoreError) if self.seen_file.is_file() else None
 
     def add_seen(self, seen: Seen) -> None:
+        """Adds images to those that the modules were made from."""
         before = self.load_seen()
         write_seen(self.seen_file, seen if before is None else before | seen)
 
 
 def check_vacant(path: Path) -> None:
+    """Refuses a path that something is at already, so that nothing is overwritten."""
     found(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         what = "the folder exists and is not empty" if path.is_dir() else "it exists and is not a folder"
@@ -263,6 +286,7 @@ def check_vacant(path: Path) -> None:
 
 
 def read_module_config(folder: Path) -> ModuleConfig:
+    """The description in a module's folder."""
     file = found(folder) / "adapter_config.json"
     data = read_json(file, StoreError)
     check_version(data, SCHEMA_VERSION, str(file), StoreError)
@@ -270,6 +294,7 @@ def read_module_config(folder: Path) -> ModuleConfig:
 
 
 def read_module(folder: Path, config: ModuleConfig) -> Module:
+    """The tensors in a module's folder, wherever that is, checked against its description."""
     file = found(folder) / MODULE_FILE
     module = Module(config.name, config.dims, read_tensors(file, StoreError))
     check_module(module, str(file), StoreError)

@@ -77,9 +77,14 @@ class Runtime:
         self._lock = threading.Lock()
 
     @property
+    def bundle(self) -> Bundle:
+        """What was opened."""
+        return self._network.bundle
+
+    @property
     def manifest(self) -> Manifest:
         """What the bundle says of itself."""
-        return self._network.bundle.manifest
+        return self.bundle.manifest
 
     @property
     def config(self) -> AdaptConfig:
@@ -112,10 +117,11 @@ class Runtime:
         return sum(learner.callback_errors for learner in self._learners)
 
     def __repr__(self) -> str:
+        state = ", closed" if self._closed else ""
         return (
-            f"Runtime({str(self._network.bundle.path)!r}: {self.manifest.architecture}, "
+            f"Runtime({str(self.bundle.path)!r}: {self.manifest.architecture}, "
             f"{self.manifest.precision}, {len(self.modules)} modules, {len(self.classes)} classes, "
-            f"{self.provider})"
+            f"{self.provider}{state})"
         )
 
     def predict(self, images: Images) -> Prediction:
@@ -182,8 +188,7 @@ class Runtime:
             on_event: called with every `Event`, as the runtime's is.
         """
         with self._lock:
-            if self._closed:
-                raise ConfigError("the runtime is closed")
+            self._check_open()
             if any(s.name == name for s in self.streams):
                 raise ConfigError(f"stream {name!r} is open already; close it, or give another name")
             learner = Learner(self._network, for_batches(config or self.config, batch), on_event)
@@ -207,7 +212,10 @@ class Runtime:
         return tuple(stream for _, stream in alive)
 
     def close(self) -> None:
-        """Close all streams; a step that is under way is finished first. Then raises the first stream's error."""
+        """Close all streams; a step that is under way is finished first. Then raises the first stream's error.
+
+        What was learned can still be saved; predictions and steps raise from here on.
+        """
         with self._lock:
             self._closed = True
             streams = self.streams
@@ -236,5 +244,10 @@ class Runtime:
     def _learners(self) -> tuple[Learner, ...]:
         return self.learner, *(s.learner for s in self.streams)
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigError("the runtime is closed; open the bundle again with Runtime(...)")
+
     def _batch(self, images: Images) -> ImageBatch:
+        self._check_open()
         return ImageBatch(images, self.manifest.preprocessing)

@@ -1,4 +1,4 @@
-"""What a runtime or a stream says: values, which import nothing else of pluto-edge."""
+"""What a runtime or a stream says: values, which import nothing else of pluto-edge but how they are shown."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -6,14 +6,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge.runtime.prediction_html import prediction_html
+
 __all__ = ["Event", "Kind", "Point", "Prediction", "StreamMetrics"]
 
 Kind = Literal["step", "gather", "rollback", "change", "reset", "restore", "module"]
 
 MAX_EVENTS = 1000  # that are kept
+SHOWN = 3  # images, and modules, that a prediction's repr names
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """What the blended modules say of a batch of B images.
 
@@ -31,15 +34,37 @@ class Prediction:
 
     labels: NDArray[np.intp]
     classes: tuple[str, ...]
-    probabilities: NDArray[np.float32] = field(repr=False)
-    logits: NDArray[np.float32] = field(repr=False)
-    weights: NDArray[np.float32] = field(repr=False)
-    modules: tuple[str, ...] = field(repr=False)
+    probabilities: NDArray[np.float32]
+    logits: NDArray[np.float32]
+    weights: NDArray[np.float32]
+    modules: tuple[str, ...]
     selected: tuple[str, ...]
-    entropy: NDArray[np.float32] = field(repr=False)
+    entropy: NDArray[np.float32]
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def confidence(self) -> NDArray[np.float32]:
+        """[B] probability of the class that each image was given."""
+        return self.probabilities[np.arange(len(self)), self.labels]
+
+    def __repr__(self) -> str:
+        said = [f"{name} {share:.2f}" for name, share in zip(self.classes, self.confidence, strict=True)]
+        mean = self._by_module(self.weights.mean(axis=0))
+        leading = [f"{name} {weight:.2f}" for name, weight in mean.items()]
+        count = f"{len(self)} images: " if len(self) > 1 else ""
+        return f"Prediction({count}{_some(said)}; modules: {_some(leading)})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        weights = [self._by_module(row) for row in self.weights]
+        return prediction_html(self.classes, self.confidence.tolist(), weights)
+
+    def _by_module(self, weights: NDArray[np.float32]) -> dict[str, float]:
+        """Those that took part, heaviest first."""
+        found = {name: float(weight) for name, weight in zip(self.modules, weights, strict=True) if weight > 0}
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 @dataclass(frozen=True)
@@ -127,3 +152,7 @@ class StreamMetrics:
     misfit: float | None = None
     misfit_first: float | None = None
     failed: int = 0
+
+
+def _some(texts: list[str]) -> str:
+    return ", ".join(texts[:SHOWN]) + (", …" if len(texts) > SHOWN else "")

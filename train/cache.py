@@ -52,25 +52,31 @@ class Cache:
 
     @property
     def work(self) -> Path:
+        """The folder of what is computed once."""
         return self.store.path / WORK
 
     @property
     def tokens_file(self) -> Path:
+        """Tokens of both splits."""
         return self.work / "tokens" / f"{self.domain.name}.safetensors"
 
     @property
     def features_file(self) -> Path:
+        """x̂ and labels of both splits."""
         return self.work / "features" / f"{self.domain.name}.safetensors"
 
     def logits_file(self, module: str) -> Path:
+        """One module's logits on both splits."""
         return self.work / "logits" / f"{module}@{self.domain.name}.safetensors"
 
     @property
     def home_file(self) -> Path:
+        """The say of the domain's module beside the generalist."""
         return self.work / "homes" / f"{self.domain.name}.json"
 
     @cached_property
     def digest(self) -> str:
+        """Of the very images, their split and how they are prepared: what was computed of others is not used."""
         d = self.domain
         images = [[_stamp(s.path), s.label] for part in PARTS for s in getattr(d, part)]
         made = [d.name, d.classes, len(d.train), d.corruption, d.seed, repr(self.store.config.preprocessing)]
@@ -78,6 +84,7 @@ class Cache:
 
     @property
     def has_tokens(self) -> bool:
+        """Whether the images were embedded already."""
         return all(metadata(f).get("digest") == self.digest for f in (self.tokens_file, self.features_file))
 
     @property
@@ -133,6 +140,7 @@ class Cache:
     def add_logits(
         self, vit: TorchViT, modules: Sequence[str], step: Step = ignore, splits: Sequence[str] = PARTS
     ) -> None:
+        """Runs these modules on the images, and keeps what they say."""
         if not modules:
             return
         parts = {part: self._drawn(self.embedded(part)) for part in splits}
@@ -140,7 +148,8 @@ class Cache:
         done, total = 0, sum(len(data) for data in parts.values()) * len(modules)
         step(done, total, "")
         for name in modules:
-            module, tensors = module_params(vit, self.store, name), {}
+            module = module_params(vit, self.store, name)
+            tensors = {}
             for part, data in parts.items():
                 batches = []
                 for batch in logits(vit, data, module):
@@ -185,6 +194,7 @@ class Cache:
 
 
 def module_params(vit: TorchViT, store: Store, name: str) -> Params:
+    """A module's tensors for torch, with the backbone's affines where it has none of its own."""
     tensors = {k: torch.from_numpy(v) for k, v in store.load_module(name).tensors.items()}
     return {**vit.backbone_ln(), **tensors}
 
@@ -240,6 +250,7 @@ def move_logits(store: Store, module: str, before: str) -> None:
 
 
 def metadata(file: Path) -> dict[str, str]:
+    """What a safetensors file says of itself; nothing where it is absent or damaged."""
     try:
         with safe_open(file, framework="pt") as opened:
             return opened.metadata() or {}

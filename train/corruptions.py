@@ -36,14 +36,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from pluto_edge._arrays import Indices, Wide
 from pluto_edge.errors import ConfigError
 
 __all__ = ["NAMES", "SEVERITIES", "corrupt"]
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 Constants = tuple[float, ...]
-Function = Callable[[Floats, Constants, np.random.Generator], Floats]
+Function = Callable[[Wide, Constants, np.random.Generator], Wide]
 
 SEVERITIES = (1, 2, 3, 4, 5)
 _LARGE = 96  # short side from which the constants of ImageNet-C are used
@@ -97,21 +96,19 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _to_uint8(image: Floats) -> NDArray[np.uint8]:
+def _to_uint8(image: Wide) -> NDArray[np.uint8]:
     return np.rint(np.clip(image, 0.0, 1.0) * 255.0).astype(np.uint8)
 
 
 # Filters and warps
 
 
-def _gaussian(sigma: float, radius: int) -> Floats:
-    weights: Floats = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
+def _gaussian(sigma: float, radius: int) -> Wide:
+    weights: Wide = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
     return weights / float(weights.sum())
 
 
-def _shift_sum(
-    image: Floats, shifts: Indices, weights: Floats, border: Literal["edge", "reflect"] = "edge"
-) -> Floats:
+def _shift_sum(image: Wide, shifts: Indices, weights: Wide, border: Literal["edge", "reflect"] = "edge") -> Wide:
     """Sum of weights[i] times the image read shifts[i] = (rows, columns) away."""
     height, width = image.shape[:2]
     reach = int(np.abs(shifts).max())
@@ -122,7 +119,7 @@ def _shift_sum(
     return total
 
 
-def _blur(image: Floats, sigma: float, radius: int, border: Literal["edge", "reflect"] = "edge") -> Floats:
+def _blur(image: Wide, sigma: float, radius: int, border: Literal["edge", "reflect"] = "edge") -> Wide:
     weights = _gaussian(sigma, radius)
     steps = np.arange(-radius, radius + 1)
     still = np.zeros_like(steps)
@@ -130,7 +127,7 @@ def _blur(image: Floats, sigma: float, radius: int, border: Literal["edge", "ref
     return _shift_sum(image, np.stack([still, steps], axis=1), weights, border)
 
 
-def _blur_wide(field: Floats, sigma: float) -> Floats:
+def _blur_wide(field: Wide, sigma: float) -> Wide:
     """Gaussian blur, cut at three sigma, of a field mirrored at its edges; sigma may exceed the field.
 
     A mirrored field is periodic, so a product of spectra is the exact sum however wide the kernel is.
@@ -144,7 +141,7 @@ def _blur_wide(field: Floats, sigma: float) -> Floats:
     return field
 
 
-def _streak(image: Floats, radius: float, sigma: float, angle: float) -> Floats:
+def _streak(image: Wide, radius: float, sigma: float, angle: float) -> Wide:
     """Motion blur as ImageMagick defines it: half a Gaussian, trailing to one side, at whole pixels."""
     steps = np.arange(2 * math.ceil(radius) + 1)
     weights = np.exp(-0.5 * (steps / sigma) ** 2)
@@ -153,18 +150,18 @@ def _streak(image: Floats, radius: float, sigma: float, angle: float) -> Floats:
     return _shift_sum(image, shifts, weights / weights.sum())
 
 
-def _convolve(image: Floats, kernel: Floats) -> Floats:
+def _convolve(image: Wide, kernel: Wide) -> Wide:
     """Each channel convolved with a square kernel of odd side, the image mirrored about its edge pixels."""
     height, width = image.shape[:2]
     reach = len(kernel) // 2
     padded = np.pad(image, [(reach, reach), (reach, reach), (0, 0)], mode="reflect")
     size = padded.shape[:2]
     spectrum = np.fft.rfft2(padded, axes=(0, 1)) * np.fft.rfft2(kernel, size)[..., np.newaxis]
-    full: Floats = np.fft.irfft2(spectrum, size, axes=(0, 1))
+    full: Wide = np.fft.irfft2(spectrum, size, axes=(0, 1))
     return full[2 * reach : 2 * reach + height, 2 * reach : 2 * reach + width]
 
 
-def _disk(radius: float, softness: float) -> Floats:
+def _disk(radius: float, softness: float) -> Wide:
     """A disk of the given radius whose edge is softened by a small Gaussian.
 
     The square that holds it is mirrored while it is softened, as published: for radii 8 and 10, which reach
@@ -178,7 +175,7 @@ def _disk(radius: float, softness: float) -> Floats:
     return disk[empty : len(disk) - empty, empty : len(disk) - empty]
 
 
-def _zoom_axis(image: Floats, factor: float) -> Floats:
+def _zoom_axis(image: Wide, factor: float) -> Wide:
     """The middle of the first axis magnified, linearly interpolated, to the size it had."""
     size = len(image)
     crop = math.ceil(size / factor)
@@ -188,16 +185,16 @@ def _zoom_axis(image: Floats, factor: float) -> Floats:
     low = np.floor(position).astype(np.intp)
     part = (position - low).reshape(-1, *[1] * (image.ndim - 1))
     below = image[low]
-    zoomed: Floats = below + part * (image[np.minimum(low + 1, size - 1)] - below)
+    zoomed: Wide = below + part * (image[np.minimum(low + 1, size - 1)] - below)
     return zoomed
 
 
-def _zoom(image: Floats, factor: float) -> Floats:
+def _zoom(image: Wide, factor: float) -> Wide:
     return _zoom_axis(_zoom_axis(image, factor).swapaxes(0, 1), factor).swapaxes(0, 1)
 
 
-def _positions(shape: tuple[int, ...]) -> tuple[Floats, Floats]:
-    grid: Floats = np.indices(shape, dtype=np.float64)
+def _positions(shape: tuple[int, ...]) -> tuple[Wide, Wide]:
+    grid: Wide = np.indices(shape, dtype=np.float64)
     return grid[0], grid[1]
 
 
@@ -208,7 +205,7 @@ def _fold(index: Indices, size: int, twice: int) -> Indices:
     return np.minimum(index, period - twice - index)
 
 
-def _sample(image: Floats, rows: Floats, columns: Floats, twice: int) -> Floats:
+def _sample(image: Wide, rows: Wide, columns: Wide, twice: int) -> Wide:
     """The image at fractional positions, bilinear, mirrored at its borders."""
     height, width = image.shape[:2]
     top, left = np.floor(rows).astype(np.intp), np.floor(columns).astype(np.intp)
@@ -216,15 +213,15 @@ def _sample(image: Floats, rows: Floats, columns: Floats, twice: int) -> Floats:
     upper, lower = (_fold(top + i, height, twice) * width for i in (0, 1))
     first, last = (_fold(left + i, width, twice) for i in (0, 1))
     flat = image.reshape(height * width, -1)
-    above: Floats = flat[upper + first] * (1 - right) + flat[upper + last] * right
-    below: Floats = flat[lower + first] * (1 - right) + flat[lower + last] * right
+    above: Wide = flat[upper + first] * (1 - right) + flat[upper + last] * right
+    below: Wide = flat[lower + first] * (1 - right) + flat[lower + last] * right
     return above * (1 - down) + below * down
 
 
 # Textures
 
 
-def _plasma(shape: tuple[int, int], decay: float, rng: np.random.Generator) -> Floats:
+def _plasma(shape: tuple[int, int], decay: float, rng: np.random.Generator) -> Wide:
     """Diamond-square fractal noise, 0 to 1, cut from a periodic map whose side is a power of two.
 
     The published generator scales noise of amplitude a by a once more, so that an octave has the square of
@@ -235,7 +232,7 @@ def _plasma(shape: tuple[int, int], decay: float, rng: np.random.Generator) -> F
     amplitude = 100.0**2
     step = side
 
-    def jittered(total: Floats) -> Floats:
+    def jittered(total: Wide) -> Wide:
         return total / 4 + rng.uniform(-amplitude, amplitude, total.shape)
 
     while step >= 2:
@@ -257,7 +254,7 @@ _BARB = 4.0  # pixels between the barbs of a feather, at scale 1
 _TINT = np.array([1.35, 1.05, 0.9])  # exponents per channel: dark ice is blue, bright ice white
 
 
-def _feathers(shape: tuple[int, int], scale: float, rng: np.random.Generator) -> Floats:
+def _feathers(shape: tuple[int, int], scale: float, rng: np.random.Generator) -> Wide:
     """Feathers of ice, 0 to 1: each pixel belongs to the nearest stem, and barbs lean away from the stem."""
     count = int(np.clip(shape[0] * shape[1] / (_FEATHER * scale) ** 2, 4, 32))
     rows, columns = _positions(shape)
@@ -279,13 +276,13 @@ def _feathers(shape: tuple[int, int], scale: float, rng: np.random.Generator) ->
     return (1 - np.abs(2 * value - 1)) * (0.55 + 0.45 * stem) + 0.3 * stem**4
 
 
-def _ice(shape: tuple[int, int], scale: float, rng: np.random.Generator) -> Floats:
+def _ice(shape: tuple[int, int], scale: float, rng: np.random.Generator) -> Wide:
     """A drawn stand-in for a photograph of frost on a window: RGB, 0 to 1."""
     feathers = np.maximum(_feathers(shape, scale, rng), 0.8 * _feathers(shape, 0.5 * scale, rng))
     cover = _plasma(shape, 1.5, rng)
     rime = _plasma(shape, 1.15, rng)
     bright = 0.1 + 0.4 * cover + 0.6 * feathers * (0.4 + cover) + 0.3 * (rime - 0.5)
-    ice: Floats = np.clip(bright, 0, 1)[..., np.newaxis] ** _TINT
+    ice: Wide = np.clip(bright, 0, 1)[..., np.newaxis] ** _TINT
     return ice
 
 
@@ -297,19 +294,19 @@ def _each(*values: float) -> list[Constants]:
 
 
 @_corruption(imagenet=_each(0.08, 0.12, 0.18, 0.26, 0.38), cifar=_each(0.04, 0.06, 0.08, 0.09, 0.10))
-def _gaussian_noise(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _gaussian_noise(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: standard deviation."""
     return image + rng.normal(0.0, c[0], image.shape)
 
 
 @_corruption(imagenet=_each(60, 25, 12, 5, 3), cifar=_each(500, 250, 100, 75, 50))
-def _shot_noise(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _shot_noise(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: photons that a white pixel receives."""
     return rng.poisson(image * c[0]) / c[0]
 
 
 @_corruption(imagenet=_each(0.03, 0.06, 0.09, 0.17, 0.27), cifar=_each(0.01, 0.02, 0.03, 0.05, 0.07))
-def _impulse_noise(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _impulse_noise(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: fraction of values, channel by channel, that become 0 or 1."""
     hit = rng.random(image.shape) < c[0]
     return np.where(hit, rng.integers(0, 2, image.shape), image)
@@ -319,7 +316,7 @@ def _impulse_noise(image: Floats, c: Constants, rng: np.random.Generator) -> Flo
     imagenet=[(3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)],
     cifar=[(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)],
 )
-def _defocus_blur(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _defocus_blur(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: radius of the disk, softness of its edge."""
     return _convolve(image, _disk(c[0], c[1]))
 
@@ -328,7 +325,7 @@ def _defocus_blur(image: Floats, c: Constants, rng: np.random.Generator) -> Floa
     imagenet=[(0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)],
     cifar=[(0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)],
 )
-def _glass_blur(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _glass_blur(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: sigma of the blur before and after, reach of the shuffle, rounds of it."""
     sigma, reach, rounds = c[0], int(c[1]), int(c[2])
     radius = int(4.0 * sigma + 0.5)
@@ -370,7 +367,7 @@ def _shuffled(shape: tuple[int, int], reach: int, rng: np.random.Generator) -> I
     imagenet=[(10, 3), (15, 5), (15, 8), (15, 12), (20, 15)],
     cifar=[(6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)],
 )
-def _motion_blur(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _motion_blur(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: radius, sigma."""
     return _streak(image, c[0], c[1], rng.uniform(-45, 45))
 
@@ -379,7 +376,7 @@ def _motion_blur(image: Floats, c: Constants, rng: np.random.Generator) -> Float
     imagenet=[(1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)],
     cifar=[(1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)],
 )
-def _zoom_blur(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _zoom_blur(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: end and step of the zoom factors."""
     factors = np.arange(1, c[0], c[1])
     total = image.copy()
@@ -404,14 +401,14 @@ def _zoom_blur(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
         (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
     ],
 )
-def _snow(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _snow(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: mean and deviation of the flakes, their zoom and threshold, radius and sigma of their fall, weight
     of the image against its whitened self."""
     mean, deviation, zoom, threshold, radius, sigma, weight = c
     flakes = np.clip(_zoom(rng.normal(mean, deviation, image.shape[:2]), zoom), 0, 1)
     flakes[flakes < threshold] = 0
     flakes = _streak(flakes, radius, sigma, rng.uniform(-135, -45))
-    white: Floats = np.maximum(image, (image @ _LUMA * 1.5 + 0.5)[..., np.newaxis])
+    white: Wide = np.maximum(image, (image @ _LUMA * 1.5 + 0.5)[..., np.newaxis])
     return weight * image + (1 - weight) * white + (flakes + np.rot90(flakes, 2))[..., np.newaxis]
 
 
@@ -419,7 +416,7 @@ def _snow(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
     imagenet=[(1, 0.4, 1), (0.8, 0.6, 1), (0.7, 0.7, 1), (0.65, 0.7, 1), (0.6, 0.75, 1)],
     cifar=[(1, 0.2, 0.2), (1, 0.3, 0.2), (0.9, 0.4, 0.2), (0.85, 0.4, 0.2), (0.75, 0.45, 0.2)],
 )
-def _frost(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _frost(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: weight of the image, weight of the ice, scale of the ice.
 
     The ice is drawn, not photographed as in the paper; weights and scale are the published ones.
@@ -431,7 +428,7 @@ def _frost(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
     imagenet=[(1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)],
     cifar=[(0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)],
 )
-def _fog(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _fog(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: thickness, decay of the fractal's octaves."""
     brightest = float(image.max())
     fog = c[0] * _plasma((image.shape[0], image.shape[1]), c[1], rng)[..., np.newaxis]
@@ -439,18 +436,18 @@ def _fog(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
 
 
 @_corruption(imagenet=_each(0.1, 0.2, 0.3, 0.4, 0.5), cifar=_each(0.05, 0.1, 0.15, 0.2, 0.3))
-def _brightness(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _brightness(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: what is added to V of HSV."""
-    value: Floats = image.max(axis=2, keepdims=True)
+    value: Wide = image.max(axis=2, keepdims=True)
     raised = np.minimum(value + c[0], 1)
     # hue and saturation stay when the channels keep their ratios; black has none, and turns grey
     return np.where(value > 0, image * (raised / np.where(value > 0, value, 1)), raised)
 
 
 @_corruption(imagenet=_each(0.4, 0.3, 0.2, 0.1, 0.05), cifar=_each(0.75, 0.5, 0.4, 0.3, 0.15))
-def _contrast(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _contrast(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: what is left of the distance to each channel's mean."""
-    mean: Floats = image.mean(axis=(0, 1))
+    mean: Wide = image.mean(axis=(0, 1))
     return (image - mean) * c[0] + mean
 
 
@@ -470,7 +467,7 @@ def _contrast(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
         (32 * 0.1, 32 * 0.03, 32 * 0.03, 32),
     ],
 )
-def _elastic_transform(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _elastic_transform(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: strength and smoothness of the local shifts, shift of three corners, side that these are for."""
     rows, columns = _positions(image.shape[:2])
     scale = min(image.shape[:2]) / c[3]
@@ -483,7 +480,7 @@ def _elastic_transform(image: Floats, c: Constants, rng: np.random.Generator) ->
     return _sample(image, rows + down, columns + right, twice=1)
 
 
-def _tilted(rows: Floats, columns: Floats, shift: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def _tilted(rows: Wide, columns: Wide, shift: float, rng: np.random.Generator) -> tuple[Wide, Wide]:
     """Positions under the affine map that shifts three corners of a square at the image's centre."""
     centre = np.array(rows.shape) // 2
     corners = centre + max(min(rows.shape) // 3, 1) * np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0]])
@@ -496,7 +493,7 @@ def _tilted(rows: Floats, columns: Floats, shift: float, rng: np.random.Generato
 
 
 @_corruption(imagenet=_each(0.6, 0.5, 0.4, 0.3, 0.25), cifar=_each(0.95, 0.9, 0.85, 0.75, 0.65))
-def _pixelate(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _pixelate(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: side of the small image over that of the image."""
     height, width = image.shape[:2]
     small = (max(int(width * c[0]), 1), max(int(height * c[0]), 1))
@@ -505,7 +502,7 @@ def _pixelate(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
 
 
 @_corruption(imagenet=_each(25, 18, 15, 10, 7), cifar=_each(80, 65, 58, 50, 40))
-def _jpeg_compression(image: Floats, c: Constants, rng: np.random.Generator) -> Floats:
+def _jpeg_compression(image: Wide, c: Constants, rng: np.random.Generator) -> Wide:
     """c: JPEG quality."""
     file = io.BytesIO()
     Image.fromarray(_to_uint8(image)).save(file, "JPEG", quality=int(c[0]))

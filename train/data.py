@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from pluto_edge._files import check_name
+from pluto_edge.domains import DomainFolders, domain_folders
 from pluto_edge.errors import ConfigError
 from pluto_edge.preprocess import image_files, to_rgb
 from pluto_edge.train.corruptions import corrupt
@@ -18,6 +19,8 @@ GENERALIST = "generalist"  # the module that learns from all domains; no domain 
 
 @dataclass(frozen=True)
 class Sample:
+    """An image's file and its class."""
+
     path: Path
     label: int
 
@@ -44,6 +47,7 @@ class Domain:
 
 
 def read_image(path: Path) -> Image.Image:
+    """The image in a file as RGB."""
     with Image.open(path) as image:
         return to_rgb(image)
 
@@ -54,19 +58,25 @@ def scan(root: Path, *, val_share: float = 0.2, per_class: int | None = None, se
     Without `train/` and `val/` folders every class is split by `seed`. `per_class` bounds the training images
     of each class.
     """
-    if not root.is_dir():
-        raise ConfigError(f"{root}: no such folder; want root/<domain>/<class>/images")
-    folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
-    if not folders:
-        raise ConfigError(f"{root}: holds no domain folder; want root/<domain>/<class>/images")
-    domains = [_scan_domain(folder, val_share, per_class, seed) for folder in folders]
+    found = DomainFolders(domain_folders(root))
+    return scan_folders(found, val_share=val_share, per_class=per_class, seed=seed)
+
+
+def scan_folders(
+    data: DomainFolders, *, val_share: float = 0.2, per_class: int | None = None, seed: int = 0
+) -> list[Domain]:
+    """The same of folders that may be anywhere, in their order, and with the order of the classes that is given."""
+    domains = [
+        _scan_domain(name, folder, data.classes, val_share, per_class, seed)
+        for name, folder in data.folders.items()
+    ]
     first = domains[0]
     for domain in domains[1:]:
         if domain.classes != first.classes:
             only = sorted(set(domain.classes) ^ set(first.classes))
             raise ConfigError(
-                f"{root}: {domain.name} and {first.name} do not have the same classes; they differ in "
-                f"{', '.join(only[:5])}"
+                f"{data.folders[domain.name]}: {domain.name} and {first.name} do not have the same classes; they "
+                f"differ in {', '.join(only[:5])}"
             )
     return domains
 
@@ -104,31 +114,37 @@ def _of(label: int, samples: Sequence[Sample]) -> list[Sample]:
     return [s for s in samples if s.label == label]
 
 
-def _scan_domain(folder: Path, val_share: float, per_class: int | None, seed: int) -> Domain:
-    check_name(folder.name, f"{folder.parent}: domain", ConfigError)
-    if folder.name == GENERALIST:
+def _scan_domain(
+    name: str, folder: Path, order: tuple[str, ...] | None, val_share: float, per_class: int | None, seed: int
+) -> Domain:
+    check_name(name, f"{folder.parent}: domain", ConfigError)
+    if name == GENERALIST:
         raise ConfigError(
             f"{folder}: no domain may be named {GENERALIST!r}, that is the module of all of them; rename the folder"
         )
     below = {p.name for p in folder.iterdir() if p.is_dir()}
     split = "train" in below and bool(below & {"val", "test"})
     parts = {"train": folder / "train", "val": folder / ("val" if "val" in below else "test")}
-    classes = tuple(sorted(p.name for p in (parts["train"] if split else folder).iterdir() if p.is_dir()))
-    rng = np.random.default_rng([seed, zlib.crc32(folder.name.encode())])
+    there = sorted(p.name for p in (parts["train"] if split else folder).iterdir() if p.is_dir())
+    classes = tuple(there) if order is None else order
+    strange = sorted(set(there) - set(classes))
+    if strange:
+        raise ConfigError(f"{folder}: {strange[0]!r} is none of the classes {', '.join(classes[:12])}")
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     train: list[Sample] = []
     val: list[Sample] = []
-    for label, name in enumerate(classes):
+    for label, called in enumerate(classes):
         if split:
-            files, held = image_files(parts["train"] / name), image_files(parts["val"] / name)
+            files, held = image_files(parts["train"] / called), image_files(parts["val"] / called)
             files = [files[i] for i in rng.permutation(len(files))]
         else:
-            found = image_files(folder / name)
+            found = image_files(folder / called)
             found = [found[i] for i in rng.permutation(len(found))]
             count = max(1, round(val_share * len(found))) if len(found) > 1 else 0
             held, files = found[:count], found[count:]
         train += [Sample(p, label) for p in files[:per_class]]
         val += [Sample(p, label) for p in held]
-    domain = Domain(folder.name, classes, tuple(train), tuple(val))
+    domain = Domain(name, classes, tuple(train), tuple(val))
     check_enough(domain)
     return domain
 

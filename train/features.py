@@ -76,4 +76,5 @@ def activations(vit: TorchViT, data: Embedded, module: Params) -> Tensor:
 
 
 def accuracy(prediction: Tensor, truth: Tensor) -> float:
+    """The share of logits whose largest is the label's."""
     return float((prediction.argmax(dim=-1) == truth).float().mean())

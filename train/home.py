@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Wide
 from pluto_edge._files import sha256, write_text
 from pluto_edge.errors import StoreError
 from pluto_edge.store import Store
 from pluto_edge.train.cache import Cache, module_params
 from pluto_edge.train.features import Embedded, logits
 from pluto_edge.vit.torch_vit import TorchViT
-
-Wide = NDArray[np.float64]
 
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 SECOND = (
@@ -27,7 +26,8 @@ SECOND = (
 
 def home_of(vit: TorchViT, cache: Cache, beside: Store) -> float:
     """The say of the domain's specialist beside the generalist of a store, which may be another (`leave_out`)."""
-    val, generalist = cache.embedded("val"), beside.generalist
+    val = cache.embedded("val")
+    generalist = beside.generalist
     assert generalist is not None
     own = _probabilities(vit, cache.store, cache.domain.name, val)
     return home_share(own, _probabilities(vit, beside, generalist, val), val.labels.numpy())
@@ -50,7 +50,8 @@ def kept_home(cache: Cache) -> float | None:
 
 
 def _key(cache: Cache) -> list[str]:
-    store, names = cache.store, (cache.domain.name, cache.store.generalist or "")
+    store = cache.store
+    names = (cache.domain.name, cache.store.generalist or "")
     return [cache.digest, *(sha256(store.module_file(n)) if n in store.names else "" for n in names)]
 
 

@@ -1,6 +1,6 @@
 """Independent jobs: one after another here, in several processes, or on a Ray cluster.
 
-A job is a function whose last argument is a `Progress`. Results come as jobs finish.
+A job is a function whose last argument is a `RunProgress`. Results come as jobs finish.
 """
 
 import os
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pluto_edge.errors import ConfigError, MissingExtraError, PlutoError
-from pluto_edge.train.progress import Message, Progress, Relay
+from pluto_edge.train.progress import Message, Relay, RunProgress
 
 Job = Callable[..., str]
 Arguments = Sequence[tuple[object, ...]]
@@ -45,9 +45,10 @@ class Workers:
 
     @property
     def parallel(self) -> bool:
+        """Whether several jobs run at the same time."""
         return self.ray or self.jobs > 1
 
-    def each(self, job: Job, arguments: Arguments, progress: Progress, title: str) -> Iterator[str]:
+    def each(self, job: Job, arguments: Arguments, progress: RunProgress, title: str) -> Iterator[str]:
         """Run `job` with every tuple of arguments; gives its results as they come."""
         if not arguments:
             return
@@ -57,12 +58,13 @@ class Workers:
             yield result
             progress.step(title, count, len(arguments))
 
-    def _here(self, job: Job, arguments: Arguments, progress: Progress) -> Iterator[str]:
+    def _here(self, job: Job, arguments: Arguments, progress: RunProgress) -> Iterator[str]:
         for a in arguments:
             yield job(*a, progress)
 
-    def _in_processes(self, job: Job, arguments: Arguments, progress: Progress) -> Iterator[str]:
-        context, others = get_context("spawn"), set(active_children())
+    def _in_processes(self, job: Job, arguments: Arguments, progress: RunProgress) -> Iterator[str]:
+        context = get_context("spawn")
+        others = set(active_children())
         threads = self.threads or max(1, torch.get_num_threads() // self.jobs)
         inbox, outbox = context.Pipe(duplex=False)
         start = (threads, outbox, context.Lock())
@@ -91,7 +93,7 @@ class Workers:
             for process in workers:
                 process.join(GRACE)
 
-    def _on_ray(self, job: Job, arguments: Arguments, progress: Progress) -> Iterator[str]:
+    def _on_ray(self, job: Job, arguments: Arguments, progress: RunProgress) -> Iterator[str]:
         ray = _connect()
         from ray.util.queue import Queue
 
@@ -158,7 +160,7 @@ def _connect() -> Any:
 
 
 @contextmanager
-def _relayed(get: Callable[[], Message], progress: Progress) -> Iterator[None]:
+def _relayed(get: Callable[[], Message], progress: RunProgress) -> Iterator[None]:
     """While the block runs, and until nothing is left if it ends well, what `get` gives goes to `progress`."""
     finished, stopped = threading.Event(), threading.Event()
 

@@ -33,7 +33,7 @@ from pluto_edge.train.home import home_of
 from pluto_edge.train.jobs import Workers
 from pluto_edge.train.module import Trained, train_module
 from pluto_edge.train.pool import Pool
-from pluto_edge.train.progress import Progress, Silent
+from pluto_edge.train.progress import RunProgress, Silent
 from pluto_edge.train.recipe import Recipe, SelectorRecipe
 from pluto_edge.train.selector import join, train_selector
 from pluto_edge.train.trainer import embed_one, save_trained, seen_of
@@ -54,7 +54,7 @@ def leave_out(
     generalist: bool = True,
     weights: Path | None = None,
     workers: Workers | None = None,
-    progress: Progress | None = None,
+    progress: RunProgress | None = None,
 ) -> Store:
     """The store without `target`, as the new folder `out`.
 
@@ -104,18 +104,21 @@ def train_generalists(
     *,
     weights: dict[str, Path] | None = None,
     workers: Workers | None = None,
-    progress: Progress | None = None,
+    progress: RunProgress | None = None,
 ) -> None:
     """For each target the generalist of all others, as `leave_out` wants it; several at a time with `workers`.
 
     Those that are there already are left alone. `weights` are files of trained generalists, by target.
     """
-    workers, progress, weights = workers or Workers(), progress or Silent(), weights or {}
+    workers = workers or Workers()
+    progress = progress or Silent()
+    weights = weights or {}
     if workers.threads:
         torch.set_num_threads(workers.threads)
     jobs = []
     for target in targets:
-        pool, given = Pool(store, tuple(others(store, domains, target))), weights.get(target)
+        pool = Pool(store, tuple(others(store, domains, target)))
+        given = weights.get(target)
         if given is not None:
             read_weights(given, store.config.dims)
         if _key_of(_place(store, target)) != _key(pool, recipe, given):
@@ -131,11 +134,13 @@ def train_generalists(
 
 
 def generalist_one(
-    path: Path, domains: tuple[Domain, ...], target: str, recipe: Recipe, given: Path | None, progress: Progress
+    path: Path, domains: tuple[Domain, ...], target: str, recipe: Recipe, given: Path | None, progress: RunProgress
 ) -> str:
     """A job: the generalist of these domains, whole, in a store of its own below `.work/without/`."""
     store = Store(path)
-    pool, vit, place = Pool(store, domains), TorchViT(load_backbone(store)), _place(store, target)
+    pool = Pool(store, domains)
+    vit = TorchViT(load_backbone(store))
+    place = _place(store, target)
     for cache in pool.caches:
         if not cache.has_tokens:
             cache.fill(vit)
@@ -162,7 +167,8 @@ def generalist_one(
 
 def others(store: Store, domains: Sequence[Domain], target: str) -> list[Domain]:
     """The domains of the store's specialists but the target's, in the store's order."""
-    specialists, found = store.specialists, {d.name: d for d in domains}
+    specialists = store.specialists
+    found = {d.name: d for d in domains}
     if target not in specialists:
         raise StoreError(f"{store.path}: no module of a domain {target!r}; there are: {', '.join(specialists)}")
     names = [n for n in specialists if n != target]

@@ -66,7 +66,9 @@ class _Job:
     """Parameters, optimizer memory and the best epoch so far: what a checkpoint holds."""
 
     def __init__(self, vit: TorchViT, dims: Dims, train: Embedded, recipe: Recipe) -> None:
-        self.vit, self.dims, self.recipe = vit, dims, recipe
+        self.vit = vit
+        self.dims = dims
+        self.recipe = recipe
         generator = torch.Generator().manual_seed(recipe.seed)
         patch = train.tokens[:, vit.layout.prefix :].mean(dim=(0, 1))
         self.params = {k: _start(k, s, patch, generator).requires_grad_() for k, s in dims.shapes.items()}
@@ -84,7 +86,10 @@ class _Job:
         self.optimizers.append(torch.optim.AdamW(head, recipe.head_lr * scale, weight_decay=recipe.weight_decay))
         self.base = [o.param_groups[0]["lr"] for o in self.optimizers]
         self.batches = max(1, math.ceil(len(train) / recipe.batch))
-        self.epoch, self.stale, self.best_accuracy, self.probe_accuracy = 0, 0, -1.0, -1.0
+        self.epoch = 0
+        self.stale = 0
+        self.best_accuracy = -1.0
+        self.probe_accuracy = -1.0
         self.best: Params = {}
 
     @property
@@ -142,7 +147,8 @@ class _Job:
     def validate(self, val: Embedded) -> None:
         score = accuracy(torch.cat(list(logits(self.vit, val, self.module))), val.labels)
         if score > self.best_accuracy:
-            self.best_accuracy, self.stale = score, 0
+            self.best_accuracy = score
+            self.stale = 0
             self.best = {k: v.detach().clone() for k, v in self.params.items()}
         else:
             self.stale += 1
@@ -168,8 +174,10 @@ class _Job:
         if counters.get("digest") != digest:
             return False
         tensors = load_file(path)
-        self.epoch, self.stale = int(counters["epoch"]), int(counters["stale"])
-        self.best_accuracy, self.probe_accuracy = float(counters["best"]), float(counters["probe"])
+        self.epoch = int(counters["epoch"])
+        self.stale = int(counters["stale"])
+        self.best_accuracy = float(counters["best"])
+        self.probe_accuracy = float(counters["probe"])
         self.best = {k[5:]: v for k, v in tensors.items() if k.startswith("best.")}
         with torch.no_grad():
             for key, value in self.params.items():

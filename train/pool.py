@@ -29,10 +29,12 @@ class Pool:
 
     @cached_property
     def caches(self) -> tuple[Cache, ...]:
+        """What is kept of each domain, in the order of their names."""
         return tuple(Cache(self.store, d) for d in sorted(self.domains, key=lambda d: d.name))
 
     @property
     def single(self) -> bool:
+        """Whether it is one domain, and so a specialist's."""
         return len(self.domains) == 1
 
     @property
@@ -42,6 +44,7 @@ class Pool:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The domains that it is of."""
         return tuple(c.domain.name for c in self.caches)
 
     @cached_property
@@ -53,10 +56,12 @@ class Pool:
 
     @property
     def checkpoint(self) -> Path:
+        """Where a training that is under way keeps its state."""
         return self.caches[0].work / f"{self.name}.{self.store.config.kind}.safetensors"
 
     @property
     def tokens_file(self) -> Path:
+        """All domains' tokens in one file, which training maps into memory."""
         return self.caches[0].work / "tokens" / f"{GENERALIST}-{self.digest[:16]}.safetensors"
 
     def embedded(self, part: str) -> Embedded:

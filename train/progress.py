@@ -19,20 +19,26 @@ def ignore(done: int, total: int, note: str) -> None:
     """A `Step` for those who do not want to know."""
 
 
-class Progress(Protocol):
+class RunProgress(Protocol):
     """What a run tells: `step` for every task, many times; `say` for a line that stays."""
 
-    def step(self, task: str, done: int, total: int, note: str = "") -> None: ...
+    def step(self, task: str, done: int, total: int, note: str = "") -> None:
+        """How far a task is; called many times."""
 
-    def say(self, line: str) -> None: ...
+    def say(self, line: str) -> None:
+        """A line that is worth keeping."""
 
 
 class Silent(AbstractContextManager["Silent"]):
+    """Progress that nobody is told of."""
+
     def __exit__(self, *error: object) -> None: ...
 
-    def step(self, task: str, done: int, total: int, note: str = "") -> None: ...
+    def step(self, task: str, done: int, total: int, note: str = "") -> None:
+        """Nobody is told."""
 
-    def say(self, line: str) -> None: ...
+    def say(self, line: str) -> None:
+        """Nobody is told."""
 
 
 class Bars(AbstractContextManager["Bars"]):
@@ -66,10 +72,12 @@ class Relay:
         self.put, self.last = put, dict[str, float]()
 
     def step(self, task: str, done: int, total: int, note: str = "") -> None:
+        """Sends a step home, unless one was sent a moment ago."""
         now = time.monotonic()
         if done >= total or now - self.last.get(task, -INTERVAL) >= INTERVAL:
             self.last[task] = now
             self.put((task, done, total, note))
 
     def say(self, line: str) -> None:
+        """Jobs have no lines of their own."""
         raise NotImplementedError("lines that stay are for the process that runs the jobs")

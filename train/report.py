@@ -18,6 +18,7 @@ Matrix = dict[str, dict[str, float]]
 
 
 def source_of(domains: Sequence[Domain]) -> str:
+    """What a module learned from, in a few words for its card."""
     count = sum(len(d.train) for d in domains)
     if len(domains) > 1:
         return f"{count} images of {len(domains)} domains together"
@@ -30,7 +31,8 @@ def source_of(domains: Sequence[Domain]) -> str:
 
 def card(config: ModuleConfig, validation: int, recipe: Recipe) -> str:
     """A model card; `validation` is the number of validation images."""
-    m, whose = config.metrics, "all domains'" if config.role == "generalist" else "its own domain's"
+    m = config.metrics
+    whose = "all domains'" if config.role == "generalist" else "its own domain's"
     rows = {"source": config.source}
     if config.domains:
         rows["domains"] = ", ".join(config.domains)
@@ -59,6 +61,7 @@ It was chosen by its accuracy on {whose} validation images; how it does on every
 
 
 def table(matrix: Matrix) -> str:
+    """Accuracies of every module on every domain, for a terminal."""
     domains = list(next(iter(matrix.values())))
     rows = [(name, *(f"{row[d]:.3f}" for d in domains)) for name, row in matrix.items()]
     return _text.table(("module \\ domain", *domains), rows, right=range(1, len(domains) + 1))
@@ -93,6 +96,7 @@ On all validation images together: {summary(report)}.
 
 
 def heat_map(matrix: Matrix, path: Path) -> None:
+    """The same table as a picture."""
     from matplotlib.figure import Figure
 
     modules, domains = list(matrix), list(next(iter(matrix.values())))

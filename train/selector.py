@@ -72,6 +72,7 @@ def train_selector(
     recipe: SelectorRecipe,
     step: Step = ignore,
 ) -> SelectorReport:
+    """Trains the selector on cached logits; the epoch that validates best is kept."""
     classes, width = train.logits.shape[2], train.x_hat.shape[1]
     hidden_x, hidden_l, out, dropout = sizes(classes)
     shape = {"width": width, "classes": classes, "hidden_x": hidden_x, "hidden_l": hidden_l, "out": out}
@@ -82,7 +83,9 @@ def train_selector(
     generator = torch.Generator().manual_seed(recipe.seed)
     torch.manual_seed(recipe.seed)  # dropout draws from the global generator
     best = SelectorWeights.uniform(**shape)  # what is left when nothing that is learned is better
-    best_loss, stale, epochs = _loss(_torch(best), val, recipe.withhold), 0, 0
+    best_loss = _loss(_torch(best), val, recipe.withhold)
+    stale = 0
+    epochs = 0
     while epochs < recipe.epochs and stale < recipe.patience:
         epochs += 1
         g.train()
@@ -96,7 +99,9 @@ def train_selector(
         loss = _loss(g, val, recipe.withhold)
         step(epochs, recipe.epochs, f"validation loss {loss:.3f}")
         if loss < best_loss:
-            best, best_loss, stale = _weights(g), loss, 0
+            best = _weights(g)
+            best_loss = loss
+            stale = 0
         else:
             stale += 1
     step(recipe.epochs, recipe.epochs, "")
@@ -113,6 +118,7 @@ def compare(weights: SelectorWeights, data: SourceLogits) -> tuple[float, float,
 
 
 def join(parts: Sequence[SourceLogits]) -> SourceLogits:
+    """Several domains' images as one set; each still knows its own module."""
     return SourceLogits(
         torch.cat([p.x_hat for p in parts]),
         torch.cat([p.logits for p in parts]),

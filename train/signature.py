@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pluto_edge._arrays import Wide
 from pluto_edge.signature import FEATURE_RANK, LOOK_RANK, Covariance, Reference, Signature
 from pluto_edge.train.features import Embedded, activations
 from pluto_edge.vit.torch_vit import Params, TorchViT
-
-Wide = NDArray[np.float64]
 
 FEATURE_FLOOR = 0.2  # of the mean variance: what the few directions of a few hundred images leave out
 FOLDS = 4

@@ -16,7 +16,7 @@ from pluto_edge.train.data import Domain
 from pluto_edge.train.home import home_of
 from pluto_edge.train.jobs import Workers
 from pluto_edge.train.pool import Pool
-from pluto_edge.train.progress import Progress, Silent
+from pluto_edge.train.progress import RunProgress, Silent
 from pluto_edge.train.signature import signature_of
 from pluto_edge.train.trainer import embed_one
 from pluto_edge.vit.backbone import load_backbone
@@ -29,14 +29,15 @@ def add_signatures(
     *,
     force: bool = False,
     workers: Workers | None = None,
-    progress: Progress | None = None,
+    progress: RunProgress | None = None,
 ) -> list[str]:
     """Every module without a signature gets one (with `force` every module); gives their names.
 
     Nothing is written unless the images of every one of these modules are there. Weights and selector stay as they
     are. A generalist that gets one also learns how much say it leaves to each specialist at home.
     """
-    workers, progress = workers or Workers(), progress or Silent()
+    workers = workers or Workers()
+    progress = progress or Silent()
     if workers.threads:
         torch.set_num_threads(workers.threads)
     names = [n for n in store.names if force or store.load_module(n).signature(StoreError) is None]
@@ -52,17 +53,19 @@ def add_signatures(
     for name in workers.each(sign_one, arguments, progress, "signatures"):
         progress.say(f"{name}: done")
     if store.generalist in names:
-        vit, specialists = TorchViT(load_backbone(store)), store.specialists
+        vit = TorchViT(load_backbone(store))
+        specialists = store.specialists
         homes = {n: home_of(vit, c, store) for n, c in caches.items() if n in specialists}
         store.describe_module(store.generalist, homes=homes)
     drop_tokens(store, bare)
     return names
 
 
-def sign_one(path: Path, name: str, domains: tuple[Domain, ...], progress: Progress) -> str:
+def sign_one(path: Path, name: str, domains: tuple[Domain, ...], progress: RunProgress) -> str:
     """One module's signature into its file; its other tensors' bytes stay, its logits in `.work/` stay valid."""
     store = Store(path)
-    module, pool = store.load_module(name), Pool(store, domains)
+    module = store.load_module(name)
+    pool = Pool(store, domains)
     fixed = {k: v for k, v in module.tensors.items() if k not in module.dims.optional_shapes}
     params = {k: torch.from_numpy(v) for k, v in fixed.items()}
     vit = TorchViT(load_backbone(store))
@@ -76,7 +79,8 @@ def sign_one(path: Path, name: str, domains: tuple[Domain, ...], progress: Progr
 
 def _pool(store: Store, name: str, domains: Sequence[Domain]) -> Pool:
     """The module's own domain; of the generalist, all that it learned from."""
-    config, found = store.module_config(name), {d.name: d for d in domains}
+    config = store.module_config(name)
+    found = {d.name: d for d in domains}
     wanted = (name,) if config.role == "specialist" else config.domains or store.specialists
     absent = [n for n in wanted if n not in found]
     if absent:

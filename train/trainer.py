@@ -28,7 +28,7 @@ from pluto_edge.train.home import keep_home, kept_home
 from pluto_edge.train.jobs import Workers
 from pluto_edge.train.module import Trained, train_module
 from pluto_edge.train.pool import Pool
-from pluto_edge.train.progress import Progress, Silent
+from pluto_edge.train.progress import RunProgress, Silent
 from pluto_edge.train.recipe import Recipe, SelectorRecipe
 from pluto_edge.train.selector import SelectorReport, SourceLogits, join, sizes, train_selector
 from pluto_edge.train.signature import signature_of
@@ -50,11 +50,16 @@ class BackboneChoice:
 
 @dataclass(frozen=True)
 class TrainReport:
+    """What a training made; as text, the table of accuracies and how the selector does."""
+
     store: Path
     matrix: dict[str, dict[str, float]]  # module, domain: accuracy on the domain's validation data
     selector: SelectorReport
     skipped: tuple[str, ...]
     generalist: float | None = None  # its accuracy on all domains' validation data together
+
+    def __str__(self) -> str:
+        return f"{report.table(self.matrix)}\n\nall validation images: {report.summary(self)}"
 
 
 def create_store(path: Path, choice: BackboneChoice, classes: Sequence[str], kind: Kind, size: int) -> Store:
@@ -100,7 +105,7 @@ def run_train(
     only: Sequence[str] = (),
     generalist: bool = True,
     workers: Workers | None = None,
-    progress: Progress | None = None,
+    progress: RunProgress | None = None,
 ) -> TrainReport:
     """One module per domain (of `only`) that the store does not have yet, a generalist, then the selector.
 
@@ -108,7 +113,8 @@ def run_train(
     generalist is trained if there are two domains or more, and again when one is there that it did not learn from.
     Until the selector is trained the store blends its modules evenly, so that it is usable at every moment.
     """
-    workers, progress = workers or Workers(), progress or Silent()
+    workers = workers or Workers()
+    progress = progress or Silent()
     if domains and domains[0].classes != store.config.classes:
         raise ConfigError(
             f"the folders' classes are not the store's: {domains[0].classes} and {store.config.classes}"
@@ -141,7 +147,8 @@ def run_train(
     train, val = ([c.source(part, store.specialists) for c in caches] for part in ("train", "val"))
     result = train_selector(join(train), join(val), selector, partial(progress.step, "selector"))
     store.save_selector(result.weights)
-    matrix, everywhere = _matrix(store.specialists, wanted, val), None
+    matrix = _matrix(store.specialists, wanted, val)
+    everywhere = None
     if store.generalist is not None:
         its = [c.source("val", [store.generalist]) for c in caches]
         matrix |= _matrix([store.generalist], wanted, its)
@@ -157,7 +164,7 @@ def run_train(
 
 
 def _wants_generalist(
-    store: Store, specialists: Sequence[str], domains: Sequence[Domain], progress: Progress
+    store: Store, specialists: Sequence[str], domains: Sequence[Domain], progress: RunProgress
 ) -> bool:
     """Whether to train it, on these domains; said where it is not plain."""
     if len(specialists) < 2:
@@ -186,7 +193,8 @@ class _Order:
     """The modules' order in the store: that of the run that wanted them, the generalist last."""
 
     def __init__(self, store: Store, missing: Iterable[str]) -> None:
-        self.store, self.file = store, open_work(store) / "order.json"
+        self.store = store
+        self.file = open_work(store) / "order.json"
         planned = json.loads(self.file.read_text()) if self.file.is_file() else list(store.names)
         wanted = {*store.names, *missing}
         self.plan = list(dict.fromkeys([*planned, *store.names, *missing]))
@@ -202,17 +210,18 @@ class _Order:
         self.file.unlink()
 
 
-def embed_one(path: Path, domain: Domain, progress: Progress) -> str:
+def embed_one(path: Path, domain: Domain, progress: RunProgress) -> str:
     """The first job of a domain: its images decoded and embedded, once."""
     store = Store(path)
     Cache(store, domain).fill(TorchViT(load_backbone(store)), partial(progress.step, f"{domain.name}: embedding"))
     return domain.name
 
 
-def train_one(path: Path, domains: tuple[Domain, ...], recipe: Recipe, progress: Progress) -> str:
+def train_one(path: Path, domains: tuple[Domain, ...], recipe: Recipe, progress: RunProgress) -> str:
     """The second: its module, saved into the store's folder. With several domains: the generalist."""
     store = Store(path)
-    pool, vit = Pool(store, domains), TorchViT(load_backbone(store))
+    pool = Pool(store, domains)
+    vit = TorchViT(load_backbone(store))
     train, val = pool.embedded("train"), pool.embedded("val")
     step = partial(progress.step, f"{pool.name}: training")
     trained = train_module(vit, store.config.dims, train, val, recipe, pool.checkpoint, step)
@@ -224,7 +233,8 @@ def train_one(path: Path, domains: tuple[Domain, ...], recipe: Recipe, progress:
 
 def save_trained(store: Store, pool: Pool, vit: TorchViT, trained: Trained, recipe: Recipe) -> None:
     """Into the store's folder: the module that learned from the pool, its signature, description and card."""
-    dims, kept = store.config.dims, [c.kept for c in pool.caches]
+    dims = store.config.dims
+    kept = [c.kept for c in pool.caches]
     train, val = pool.embedded("train"), pool.embedded("val")
     metrics = {"accuracy": round(trained.accuracy, 4), "images": len(train)}
     if trained.epochs:  # it was trained here
@@ -247,7 +257,7 @@ def save_trained(store: Store, pool: Pool, vit: TorchViT, trained: Trained, reci
     store.write_module(Module(pool.name, dims, tensors), config, report.card(config, len(val), recipe))
 
 
-def logits_one(path: Path, domain: Domain, limit: int | None, progress: Progress) -> str:
+def logits_one(path: Path, domain: Domain, limit: int | None, progress: RunProgress) -> str:
     """The last: every module's logits on it, for the selector; the generalist's for the report only.
 
     With them comes the say that the domain's own module has beside the generalist.
@@ -257,7 +267,8 @@ def logits_one(path: Path, domain: Domain, limit: int | None, progress: Progress
     absent = cache.absent(store.names)
     at_home = store.generalist is not None and domain.name in store.specialists and kept_home(cache) is None
     if absent or (at_home and cache.has_tokens):
-        vit, step = TorchViT(load_backbone(store)), partial(progress.step, f"{domain.name}: logits")
+        vit = TorchViT(load_backbone(store))
+        step = partial(progress.step, f"{domain.name}: logits")
         cache.add_logits(vit, [n for n in absent if n != store.generalist], step)
         if store.generalist in absent:
             cache.add_logits(vit, [store.generalist], step, ("val",))

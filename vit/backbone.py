@@ -57,6 +57,7 @@ class Layout:
 
     @property
     def tokens(self) -> int:
+        """Tokens of an image, prefix and patches together."""
         return self.prefix + self.patches
 
     @property
@@ -139,6 +140,7 @@ def preprocessing(vit: nn.Module, size: tuple[int, int]) -> Preprocessing:
 
 
 def read_layout(vit: Any) -> Layout:
+    """What the graphs need to know of this ViT."""
     distilled = isinstance(vit, VisionTransformerDistilled)
     pool: Pool = "distilled" if distilled else "token" if vit.global_pool == "token" else "average"
     return Layout(
@@ -152,6 +154,7 @@ def read_layout(vit: Any) -> Layout:
 
 
 def final_norm(vit: Any) -> nn.LayerNorm:
+    """The last LayerNorm, before or after pooling."""
     norm: nn.LayerNorm = vit.norm if isinstance(vit.norm, nn.LayerNorm) else vit.fc_norm
     return norm
 

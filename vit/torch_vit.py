@@ -47,17 +47,20 @@ class TorchViT:
 
     def activations(self, tokens: Tensor, module: Params) -> Tensor:
         """What the head would pool after each block, then what it sees: [B,L+1,d]."""
-        x, rows = tokens, []
+        x = tokens
+        rows = []
         for x in self._blocks(tokens, module):
             rows.append(self._pool(x, module))
         return torch.stack([*rows, self._pool_normalised(x, module)], dim=1)
 
     def logits(self, tokens: Tensor, module: Params) -> Tensor:
+        """[B,K] of a module for embedded tokens."""
         return F.linear(self.features(tokens, module), module["head_weight"], module["head_bias"])
 
     def _blocks(self, tokens: Tensor, module: Params) -> Iterator[Tensor]:
         """All tokens, those of a prompt after the prefix, as every block leaves them."""
-        x, prefix = tokens, self.layout.prefix
+        x = tokens
+        prefix = self.layout.prefix
         if "prompt" in module:
             prompt = module["prompt"].expand(len(x), -1, -1)
             x = torch.cat([x[:, :prefix], prompt, x[:, prefix:]], dim=1)

@@ -12,7 +12,7 @@ from itertools import cycle
 import meter
 import numpy as np
 
-from pluto_edge.observe.sources import Frame
+from pluto_edge import Frame
 
 __all__ = ["HOLD", "STORY", "camera"]
 

@@ -103,7 +103,8 @@ def _bezel(image: Floats, rng: np.random.Generator) -> Floats:
     colour = rng.uniform(0.1, 0.8) + rng.uniform(-0.05, 0.05, 3)
     left, right = (int(w) for w in rng.integers(0, 4, 2))
     framed = image.copy()
-    framed[:, :left], framed[:, SIZE - right :] = colour, colour
+    framed[:, :left] = colour
+    framed[:, SIZE - right :] = colour
     framed[:, left] *= 0.7
     framed[:, SIZE - right - 1] *= 0.7
     return framed

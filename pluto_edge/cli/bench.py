@@ -11,7 +11,7 @@ from pluto_edge._schema import to_text
 from pluto_edge.bench import bench_plot
 from pluto_edge.bench.bench import Plan, Report, Timing, bench
 from pluto_edge.errors import ConfigError
-from pluto_edge.manifest import Bundle
+from pluto_edge.manifest import Bundle, Flops
 
 REPEATS, SECONDS = 7, 10.0  # where --repeats is not given
 
@@ -100,7 +100,7 @@ def warning(report: Report) -> str:
 
 
 def _about(report: Report) -> list[tuple[str, object]]:
-    dims, peak, memory, flops = report.dims, report.peak, report.memory, report.flops
+    dims, peak, memory = report.dims, report.peak, report.memory
     height, width = report.image
     int8 = f", int8 {peak.int8:,.0f} GOP/s" if peak.int8 is not None else ""
     resident = [_text.size(b) if b is not None else "?" for b in (memory.open, memory.predict, memory.step)]
@@ -111,7 +111,7 @@ def _about(report: Report) -> list[tuple[str, object]]:
         ("tokens", f"{report.tokens} of width {dims.width}, {dims.depth} blocks"),
         ("machine", f"{report.machine}, {engine}"),
         ("peak", f"fp32 {peak.fp32:,.0f} GFLOP/s{int8}: the best matrix product in ONNX Runtime"),
-        ("an image", ", ".join(f"{name} {1e-9 * count:.3g} GFLOP" for name, count in asdict(flops).items())),
+        ("an image", _operations(report.flops)),
         ("cold start", _start(report)),
         (
             "memory",
@@ -119,6 +119,12 @@ def _about(report: Report) -> list[tuple[str, object]]:
             f"of {memory.batch}",
         ),
     ]
+
+
+def _operations(flops: Flops | None) -> str:
+    if flops is None:
+        return "operations are not known: the bundle was exported before they were counted"
+    return ", ".join(f"{name} {1e-9 * count:.3g} GFLOP" for name, count in asdict(flops).items())
 
 
 def _start(report: Report) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pluto_edge.errors import BundleError
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Manifest
-from pluto_edge.runtime.engine.onnx_bytes import FLOAT, Port, Shape, read_graph
+from pluto_edge.runtime.engine.untrusted_graph import FLOAT, Port, Shape, read_graph
 
 __all__ = ["OPERATORS", "Contract", "contracts"]
 

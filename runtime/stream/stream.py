@@ -67,6 +67,10 @@ class Stream:
         self._frozen = False
         self.closed = False
 
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "frozen" if self.frozen else "learning"
+        return f"Stream({self.name!r}: {state}, {self.learner.frames} frames, a step every {self.buffer.every})"
+
     def __call__(self, frame: Images) -> Prediction:
         """Predict one frame with what was learned so far, and learn from it when its batch is full."""
         if self.closed:

@@ -1,9 +1,11 @@
 """`pluto bench`: what is counted, what is measured, and what is said about it. No test looks at a time."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.resources import as_file, files
 from io import BytesIO
 from math import prod
 from pathlib import Path
@@ -11,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 from PIL import Image
 
 from pluto_edge._schema import decode, to_text
 from pluto_edge.bench import bench as module
-from pluto_edge.bench import bench_plot, flops, fresh, machine
+from pluto_edge.bench import bench_plot, fresh, machine
 from pluto_edge.bench.bench import Part, Plan, Report, Size, Timing, bench, measure, micro_batches
-from pluto_edge.bench.probe import matmul_model
 from pluto_edge.bench.workload import images, open_runtime, steady
 from pluto_edge.cli import main
 from pluto_edge.cli.bench import as_text, modules, numbers
@@ -25,8 +27,7 @@ from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import BundleError, ConfigError, MissingExtraError
 from pluto_edge.export.exporter import run_export
 from pluto_edge.export.random_store import make_random_store
-from pluto_edge.manifest import Bundle
-from pluto_edge.runtime.engine.onnx_bytes import read_shapes
+from pluto_edge.manifest import MANIFEST, Bundle, Flops
 from pluto_edge.runtime.engine.session import Engine
 from tests.bench.conftest import calm
 from tests.conftest import CLASSES, SIZE
@@ -58,9 +59,8 @@ def products(graph: Path) -> int:
 
 
 def assert_counted(path: Path) -> None:
-    assert flops.count(Bundle(path)) == flops.Flops(
-        *(products(path / f"{n}.onnx") for n in ("embed", "forward", "adapt"))
-    )
+    counted = Flops(*(products(path / f"{n}.onnx") for n in ("embed", "forward", "adapt")))
+    assert Bundle(path).manifest.flops == counted
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,8 @@ def test_operations_are_those_of_the_graphs(make_bundle: Callable[..., Path], ki
 
 
 def test_an_int8_bundle_does_the_work_of_an_fp32_one(make_bundle: Callable[..., Path]) -> None:
-    assert flops.count(Bundle(make_bundle(precision="int8"))) == flops.count(Bundle(make_bundle()))
+    int8, fp32 = (Bundle(make_bundle(precision=p)).manifest.flops for p in ("int8", "fp32"))
+    assert int8 is not None and int8 == fp32
 
 
 @pytest.mark.parametrize(
@@ -104,43 +105,67 @@ def test_operations_of_other_backbones(
     assert_counted(tmp_path / "bundle")
 
 
-def test_shapes_are_what_onnx_reads(make_bundle: Callable[..., Path]) -> None:
-    path = make_bundle() / "adapt.onnx"
-    graph, shapes = onnx.load(path, load_external_data=False).graph, read_shapes(path)
-    assert {n: s for n, s in shapes.of.items() if n.startswith("blocks.")} == {
-        i.name: tuple(i.dims) for i in graph.initializer if i.name.startswith("blocks.")
-    }
-    assert shapes.slices == tuple(n.output[0] for n in graph.node if n.op_type == "Slice")
-    assert shapes.of[shapes.slices[0]] == (1, None, 48)
+def without_flops(bundle: Path, folder: Path) -> Path:
+    """The bundle as exporters wrote it before operations were counted."""
+    shutil.copytree(bundle, folder)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    del manifest["flops"]
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    return folder
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\x3a", b"\x3a\x05abc", b"\xff" * 9, b"\x38\x01", b"\x3b", b"\x3a\x02\x2a\x00"]
-)
-def test_bytes_that_are_no_graph(tmp_path: Path, data: bytes) -> None:
-    file = tmp_path / "adapt.onnx"
-    file.write_bytes(data)
-    with pytest.raises(BundleError, match=r"adapt\.onnx: not an ONNX graph that pluto-export wrote"):
-        read_shapes(file)
+def test_a_bundle_that_does_not_know_its_operations(
+    make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calm(monkeypatch)
+    older = Bundle(without_flops(make_bundle(), tmp_path / "older"))
+    report = bench(older, Plan((1,), (1,), repeats=1), "cpu", 1)
+    assert report.flops is None and {(p.gflops, p.share) for p in report.parts} == {(None, None)}
+    assert "operations are not known" in as_text(report)
+    assert decode(Report, json.loads(to_text(report)), "report", BundleError) == report
 
 
-def test_a_graph_without_the_names_is_refused(make_bundle: Callable[..., Path]) -> None:
-    bundle = Bundle(make_bundle())
-    bundle.file = lambda name: make_bundle() / "embed.onnx"  # type: ignore[method-assign]
-    with pytest.raises(BundleError, match="export again"):
-        flops.count(bundle)
+@pytest.mark.parametrize("wrong", [{"adapt": 0}, {"adapt": 10**19}, {"embed": -1}, {"forward": 1.5}])
+def test_operations_that_cannot_be(
+    make_bundle: Callable[..., Path], tmp_path: Path, wrong: dict[str, float]
+) -> None:
+    folder = without_flops(make_bundle(), tmp_path / "bundle")
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(manifest | {"flops": {"embed": 1, "forward": 1, "adapt": 1} | wrong}))
+    with pytest.raises(BundleError, match=r"flops.*want"):
+        Bundle(folder)
+
+
+PRODUCTS = {
+    "fp32": ("MatMul", (TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.FLOAT)),
+    "int8": ("MatMulInteger", (TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32)),
+}
+
+
+def product_graph(kind: str) -> onnx.ModelProto:
+    """y = a b for two square matrices of any size, both inputs; the files in `bench/` were written from this."""
+    operator, types = PRODUCTS[kind]
+    a, b, y = (helper.make_tensor_value_info(name, t, ["n", "n"]) for name, t in zip("aby", types, strict=True))
+    graph = helper.make_graph([helper.make_node(operator, ["a", "b"], ["y"])], "peak", [a, b], [y])
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)])
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_the_graphs_of_the_peak_are_what_onnx_makes(kind: str) -> None:
+    data = files("pluto_edge.bench").joinpath(f"matmul_{kind}.onnx").read_bytes()
+    assert data == product_graph(kind).SerializeToString(deterministic=True)
+    onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
 
 
 @pytest.mark.parametrize(
     ("kind", "types"), [("fp32", (np.float32, np.float32)), ("int8", (np.uint8, np.int8))], ids=["fp32", "int8"]
 )
-def test_the_product_of_the_peak_is_one(tmp_path: Path, kind: str, types: tuple[type, type]) -> None:
-    data, engine = matmul_model(kind, 200), Engine("cpu", 1)  # type: ignore[arg-type]
-    onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
-    (tmp_path / "m.onnx").write_bytes(data)
+def test_the_product_of_the_peak_is_one(kind: str, types: tuple[type, type]) -> None:
+    engine = Engine("cpu", 1)
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 64, (200, 200)).astype(t) for t in types)
-    y = engine.open(tmp_path / "m.onnx")({"a": engine.tensor(a), "b": engine.tensor(b)})["y"].numpy()
+    with as_file(files("pluto_edge.bench") / f"matmul_{kind}.onnx") as path:
+        y = engine.open(path)({"a": engine.tensor(a), "b": engine.tensor(b)})["y"].numpy()
     np.testing.assert_array_equal(y, a.astype(np.int64) @ b.astype(np.int64))
 
 
@@ -251,7 +276,7 @@ def test_int8_graphs_are_held_against_the_int8_peak(
     peaks = {"embed": report.peak.fp32, "forward": report.peak.int8, "adapt": report.peak.int8}
     shares = {p.name: p.gflops / p.share for p in report.parts if p.gflops and p.share}
     assert shares == pytest.approx(peaks)
-    assert report.flops == flops.count(Bundle(make_bundle()))
+    assert report.flops == Bundle(make_bundle()).manifest.flops
 
 
 # what is said

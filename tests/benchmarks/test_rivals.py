@@ -99,7 +99,7 @@ def test_a_bundle_of_another_store_is_refused(
 def test_what_does_not_compute_the_same_is_not_timed(
     make_store: Callable[..., Store], make_bundle: Callable[..., Path]
 ) -> None:
-    sides = rivals.Rivals(make_store(), [Bundle(make_bundle())], OPTIONS)
+    sides = rivals.Contestants(make_store(), [Bundle(make_bundle())], OPTIONS)
     sides.torch.modules["domain-0"]["head_bias"] = sides.torch.modules["domain-0"]["head_bias"] + 1
     with pytest.raises(rivals.ParityError, match="nothing was timed: logits differ"):
         sides.report()
@@ -113,7 +113,9 @@ def test_a_compiler_that_fails_is_a_row(
             raise RuntimeError("no compiler\nand a long story")
 
     monkeypatch.setattr(rivals, "compiled", Broken)
-    sides = rivals.Rivals(make_store(), [Bundle(make_bundle())], Namespace(**{**vars(OPTIONS), "compile": 9.0}))
+    sides = rivals.Contestants(
+        make_store(), [Bundle(make_bundle())], Namespace(**{**vars(OPTIONS), "compile": 9.0})
+    )
     rows = [row for row in sides.steps() if row.who == "torch.compile"]
     assert len(rows) == 2 and {row.median for row in rows} == {None}
     assert {row.note for row in rows} == {"did not work: RuntimeError: no compiler"}

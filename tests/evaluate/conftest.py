@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.targets import Stream, find_targets, prepare
+from pluto_edge.evaluate.targets import TargetStream, find_targets, prepare
 from pluto_edge.manifest import Bundle
 from pluto_edge.runtime.engine.session import Engine
 
@@ -20,10 +20,10 @@ def make_network(make_bundle: Callable[..., Path]) -> Callable[..., RecordedNetw
 
 
 @pytest.fixture(scope="session")
-def make_stream(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Stream]:
+def make_stream(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TargetStream]:
     cache = tmp_path_factory.mktemp("cache")
 
-    def make(network: RecordedNetwork, name: str) -> Stream:
+    def make(network: RecordedNetwork, name: str) -> TargetStream:
         manifest = network.bundle.manifest
         (target,) = find_targets(folders, [name], manifest.classes)
         stream = prepare(target, manifest.preprocessing, cache)

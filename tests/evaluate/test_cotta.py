@@ -12,7 +12,7 @@ from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.adapters import Bench, CottaConfig
 from pluto_edge.evaluate.cotta import Cotta, augment
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.targets import Stream, StreamBatch
+from pluto_edge.evaluate.targets import TargetBatch, TargetStream
 from pluto_edge.store import Store
 from pluto_edge.tolerances import TRAJECTORY_AFFINES, TRAJECTORY_LOGITS, relative_error
 from tests.conftest import tiny_store
@@ -27,12 +27,12 @@ def bench(make_network: Callable[..., RecordedNetwork], make_store: Callable[...
 
 
 @pytest.fixture
-def batches(bench: Bench, make_stream: Callable[..., Stream]) -> list[StreamBatch]:
+def batches(bench: Bench, make_stream: Callable[..., TargetStream]) -> list[TargetBatch]:
     stream = make_stream(bench.network, "noise")
     return list(stream.batches(np.arange(len(stream.target)), BATCH))[:3]
 
 
-def test_cotta(bench: Bench, batches: list[StreamBatch], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cotta(bench: Bench, batches: list[TargetBatch], monkeypatch: pytest.MonkeyPatch) -> None:
     """Two batches averaged over views, one not. (Before the first view student and teacher are the same, and
     nothing is learned.)"""
     config = CottaConfig(lr=0.05, teacher=0.9, restore=0.2, views=2)
@@ -59,7 +59,7 @@ def test_cotta(bench: Bench, batches: list[StreamBatch], monkeypatch: pytest.Mon
     assert adapter.notes == {"batches averaged over views": 2}
 
 
-def test_predicting_changes_nothing(bench: Bench, batches: list[StreamBatch]) -> None:
+def test_predicting_changes_nothing(bench: Bench, batches: list[TargetBatch]) -> None:
     adapter = Cotta(bench, NAME, CottaConfig(confidence=0.0))
     exported = bench.network.logits(batches[0], NAME, None)
     assert relative_error(adapter.predict(batches[0]), exported) < TRAJECTORY_LOGITS
@@ -67,7 +67,7 @@ def test_predicting_changes_nothing(bench: Bench, batches: list[StreamBatch]) ->
     assert np.array_equal(adapter.predict(batches[0]), adapter.predict(batches[0]))
 
 
-def test_the_seed_decides(bench: Bench, batches: list[StreamBatch]) -> None:
+def test_the_seed_decides(bench: Bench, batches: list[TargetBatch]) -> None:
     config = CottaConfig(confidence=1.1, views=2)
     runs = []
     for seed in (5, 5, 6):
@@ -76,7 +76,7 @@ def test_the_seed_decides(bench: Bench, batches: list[StreamBatch]) -> None:
     assert np.array_equal(runs[0], runs[1]) and not np.array_equal(runs[0], runs[2])
 
 
-def test_another_store_is_refused(bench: Bench, batches: list[StreamBatch], tmp_path: Path, kind: str) -> None:
+def test_another_store_is_refused(bench: Bench, batches: list[TargetBatch], tmp_path: Path, kind: str) -> None:
     other = tiny_store(tmp_path / "other", kind, seed=9)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="--store"):
         Cotta(replace(bench, store=other.path), NAME, CottaConfig()).step(batches[0])

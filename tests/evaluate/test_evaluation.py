@@ -18,7 +18,7 @@ from pluto_edge.evaluate.norms import Tent
 from pluto_edge.evaluate.pluto import Pluto
 from pluto_edge.evaluate.recorded import RecordedNetwork
 from pluto_edge.evaluate.results import ENSEMBLE, PROBABILITIES, Protocol, Result
-from pluto_edge.evaluate.targets import Stream, StreamBatch, arrange, find_targets
+from pluto_edge.evaluate.targets import TargetBatch, TargetStream, arrange, find_targets
 from pluto_edge.runtime.algorithm.selector import softmax
 
 ONLINE = Protocol(16, 2)
@@ -72,7 +72,7 @@ def test_the_ensembles_average_logits_and_probabilities(
 ) -> None:
     network = make_network("adapter")
     stream = make_stream(network, "noise")
-    logits = stream.recording.logits[arrange(stream.target.labels, "shuffled", 0)]  # type: ignore[attr-defined]
+    logits = stream.outputs.logits[arrange(stream.target.labels, "shuffled", 0)]  # type: ignore[attr-defined]
     found = only(run(names=("single",)), "single", "noise")
     assert found.predicted[ENSEMBLE] == tuple(logits.mean(axis=1).argmax(axis=1))
     assert found.predicted[PROBABILITIES] == tuple(softmax(logits).mean(axis=1).argmax(axis=1))
@@ -88,7 +88,7 @@ def test_a_loud_module_against_two_that_agree(
         def __init__(self, bench: Bench, module: str, config: object) -> None:
             self.learned, self.says = 0, np.eye(7)[0] * 9 if module == "domain-0" else np.eye(7)[1] * 3
 
-        def predict(self, batch: StreamBatch) -> np.ndarray:
+        def predict(self, batch: TargetBatch) -> np.ndarray:
             return np.tile(self.says, (len(batch), 1))
 
     monkeypatch.setattr("pluto_edge.evaluate.methods.Single", Says)
@@ -149,12 +149,12 @@ class Spy(Adapter):
     def __init__(self, *_: object) -> None:
         self.learned = 0
 
-    def step(self, batch: StreamBatch) -> np.ndarray:
+    def step(self, batch: TargetBatch) -> np.ndarray:
         logits = self.predict(batch)
         self.learned += len(batch)
         return logits
 
-    def predict(self, batch: StreamBatch) -> np.ndarray:
+    def predict(self, batch: TargetBatch) -> np.ndarray:
         return np.tile(np.eye(100)[self.learned], (len(batch), 1))
 
 
@@ -198,7 +198,7 @@ def test_shots_set_the_rate(run: Callable[..., Evaluation], monkeypatch: pytest.
     rates = []
     original = Tent.step
 
-    def spy(self: Tent, batch: StreamBatch) -> object:
+    def spy(self: Tent, batch: TargetBatch) -> object:
         rates.append(self.lr)
         return original(self, batch)
 
@@ -269,7 +269,7 @@ def test_what_modules_still_know(run: Callable[..., Evaluation], folders: Path, 
 
 
 def test_what_plutos_modules_know_alone(
-    make_network: Callable[..., RecordedNetwork], make_stream: Callable[..., Stream]
+    make_network: Callable[..., RecordedNetwork], make_stream: Callable[..., TargetStream]
 ) -> None:
     network = make_network("adapter")
     stream = make_stream(network, "noise")

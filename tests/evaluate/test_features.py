@@ -11,7 +11,7 @@ from pluto_edge.evaluate.adapters import Adapter, Bench, features_of, gives_feat
 from pluto_edge.evaluate.features import Lame, LameConfig, Supports, T3a, T3aConfig, adjusted
 from pluto_edge.evaluate.methods import known
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.targets import Stream, StreamBatch
+from pluto_edge.evaluate.targets import TargetBatch, TargetStream
 from pluto_edge.runtime.algorithm.selector import softmax
 from pluto_edge.store import Store
 from pluto_edge.tolerances import LOGITS_FP32, relative_error
@@ -114,12 +114,12 @@ def test_without_features_they_are_skipped(
 class Fixture:
     """A stream's batches with features as torch has them."""
 
-    def __init__(self, network: RecordedNetwork, stream: Stream, store: Store) -> None:
+    def __init__(self, network: RecordedNetwork, stream: TargetStream, store: Store) -> None:
         self.base, self.bench = Base(store, NAME), Bench(network, BATCH)
         self.batches = list(stream.batches(np.random.default_rng(3).permutation(len(stream.target)), BATCH))
 
     @torch.no_grad()
-    def features(self, batch: StreamBatch) -> torch.Tensor:
+    def features(self, batch: TargetBatch) -> torch.Tensor:
         vit = self.base.vit
         return vit.features(vit.embed(torch.from_numpy(batch[0 : len(batch)]))[0], self.base.module)
 
@@ -131,7 +131,7 @@ class Fixture:
 @pytest.fixture
 def real(
     make_network: Callable[..., RecordedNetwork],
-    make_stream: Callable[..., Stream],
+    make_stream: Callable[..., TargetStream],
     make_store: Callable[..., Store],
 ) -> Fixture:
     network = make_network("adapter")

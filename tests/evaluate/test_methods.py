@@ -17,7 +17,7 @@ from pluto_edge.evaluate.adapters import Bench, Neo, NoConfig, Single
 from pluto_edge.evaluate.methods import choose, known
 from pluto_edge.evaluate.pluto import Pluto, ZeroShot
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.targets import Stream, StreamBatch
+from pluto_edge.evaluate.targets import TargetBatch, TargetStream
 from pluto_edge.runtime.algorithm.selector import entropy, softmax
 from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.engine.session import Graph
@@ -35,7 +35,7 @@ def bench(make_network: Callable[..., RecordedNetwork], kind: str) -> Bench:
 
 
 @pytest.fixture(scope="session")
-def stream(make_stream: Callable[..., Stream], bench: Bench) -> Stream:
+def stream(make_stream: Callable[..., TargetStream], bench: Bench) -> TargetStream:
     return make_stream(bench.network, "noise")
 
 
@@ -44,30 +44,33 @@ def store(make_store: Callable[..., Store], kind: str) -> Store:
     return make_store(kind)
 
 
-def batches(stream: Stream) -> list[StreamBatch]:
+def batches(stream: TargetStream) -> list[TargetBatch]:
     return list(stream.batches(np.random.default_rng(3).permutation(len(stream.target)), BATCH))
 
 
-def pixels(batch: StreamBatch) -> torch.Tensor:
+def pixels(batch: TargetBatch) -> torch.Tensor:
     return torch.from_numpy(batch[0 : len(batch)])
 
 
-def margin_of(stream: Stream, share: float = 0.6) -> float:
+def margin_of(stream: TargetStream, share: float = 0.6) -> float:
     """As a share of ln K: the entropy below which this share of the samples is at the start."""
-    assert stream.recording is not None
-    return float(np.quantile(entropy(softmax(stream.recording.logits[:, 1])), share) / log(CLASSES))
+    assert stream.outputs is not None
+    return float(np.quantile(entropy(softmax(stream.outputs.logits[:, 1])), share) / log(CLASSES))
 
 
-def distance_of(stream: Stream, share: float) -> float:
+def distance_of(stream: TargetStream, share: float) -> float:
     """The cosine with the mean prediction below which this share of the samples is at the start."""
-    assert stream.recording is not None
-    p = softmax(stream.recording.logits[:, 1])
+    assert stream.outputs is not None
+    p = softmax(stream.outputs.logits[:, 1])
     mean = p.mean(axis=0)
     return float(np.quantile(p @ mean / np.linalg.norm(p, axis=1) / np.linalg.norm(mean), share))
 
 
 def follow(
-    adapter: norms.NormAdapter, reference: Base, stream: Stream, arrange: Callable[[int], None] = lambda index: None
+    adapter: norms.NormAdapter,
+    reference: Base,
+    stream: TargetStream,
+    arrange: Callable[[int], None] = lambda index: None,
 ) -> None:
     start = adapter.affines
     for index, batch in enumerate(batches(stream)):
@@ -87,12 +90,12 @@ def test_the_rate_is_sars_for_vits(bench: Bench) -> None:
     assert norms.Eata(bench, NAME, norms.EataConfig()).d_margin == 0.4
 
 
-def test_tent(bench: Bench, stream: Stream, store: Store) -> None:
+def test_tent(bench: Bench, stream: TargetStream, store: Store) -> None:
     follow(norms.Tent(bench, NAME, norms.TentConfig(lr=0.08)), TorchTent(store, NAME, 0.02), stream)
 
 
 @pytest.mark.parametrize("share", [0.6, 0.99])
-def test_eta(bench: Bench, stream: Stream, store: Store, share: float) -> None:
+def test_eta(bench: Bench, stream: TargetStream, store: Store, share: float) -> None:
     margin, distance = margin_of(stream, share), distance_of(stream, 0.7)
     config = norms.EataConfig(lr=0.08, e_margin=margin, d_margin=distance)
     reference = TorchEata(store, NAME, 0.02, margin * log(CLASSES), distance)
@@ -102,7 +105,9 @@ def test_eta(bench: Bench, stream: Stream, store: Store, share: float) -> None:
     assert adapter.notes == {"learned from": sum(kept for _, kept in reference.counts), "steps held by Fisher": 0}
 
 
-def test_eata_with_fisher(bench: Bench, stream: Stream, store: Store, make_stream: Callable[..., Stream]) -> None:
+def test_eata_with_fisher(
+    bench: Bench, stream: TargetStream, store: Store, make_stream: Callable[..., TargetStream]
+) -> None:
     source = make_stream(bench.network, "source")
     bench = Bench(bench.network, BATCH, sources={NAME: source})
     margin, distance = margin_of(stream), distance_of(stream, 0.8)
@@ -129,7 +134,9 @@ def test_eata_with_fisher(bench: Bench, stream: Stream, store: Store, make_strea
 
 
 @pytest.mark.parametrize("resets, gaps", [((), ()), ((0, 1), ()), ((), (1, 3))])
-def test_sar(bench: Bench, stream: Stream, store: Store, resets: tuple[int, ...], gaps: tuple[int, ...]) -> None:
+def test_sar(
+    bench: Bench, stream: TargetStream, store: Store, resets: tuple[int, ...], gaps: tuple[int, ...]
+) -> None:
     """Momentum survives the batches that end in a recovery, and moves in those without a reliable sample."""
     margin = margin_of(stream)
     adapter = norms.Sar(bench, NAME, norms.SarConfig(lr=0.08, e_margin=margin))
@@ -145,7 +152,7 @@ def test_sar(bench: Bench, stream: Stream, store: Store, resets: tuple[int, ...]
     assert adapter.resets == reference.resets == len(resets)
 
 
-def test_neo(bench: Bench, stream: Stream, store: Store) -> None:
+def test_neo(bench: Bench, stream: TargetStream, store: Store) -> None:
     adapter, reference = Neo(bench, NAME, NoConfig()), TorchNeo(store, NAME)
     for batch in batches(stream):
         assert relative_error(adapter.step(batch), reference.step(pixels(batch)).numpy()) < LOGITS_FP32
@@ -154,7 +161,7 @@ def test_neo(bench: Bench, stream: Stream, store: Store) -> None:
 
 
 def test_single_and_zero_shot_never_run_the_network(
-    bench: Bench, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, stream: TargetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = Network.run(bench.network, batches(stream)[0], {})
 
@@ -171,7 +178,7 @@ def test_single_and_zero_shot_never_run_the_network(
 
 
 @pytest.mark.parametrize("config", [AdaptConfig(), AdaptConfig(sam=None, top_m=2), AdaptConfig(sam="sample")])
-def test_pluto_is_the_runtimes(bench: Bench, stream: Stream, config: AdaptConfig) -> None:
+def test_pluto_is_the_runtimes(bench: Bench, stream: TargetStream, config: AdaptConfig) -> None:
     """What is taken from the recording changes nothing."""
     plain = Learner(Network(bench.network.bundle, bench.network.engine), config)
     adapter = Pluto(bench, "", config)
@@ -181,7 +188,7 @@ def test_pluto_is_the_runtimes(bench: Bench, stream: Stream, config: AdaptConfig
     assert adapter.notes["taken back"] == plain.state.rollbacks
 
 
-def test_recorded_features_are_the_networks(bench: Bench, stream: Stream) -> None:
+def test_recorded_features_are_the_networks(bench: Bench, stream: TargetStream) -> None:
     """Activations are not recorded: who wants them runs the modules."""
     plain = Network(bench.network.bundle, bench.network.engine)
     batch = batches(stream)[1]
@@ -195,7 +202,7 @@ def test_recorded_features_are_the_networks(bench: Bench, stream: Stream) -> Non
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(-3, 3, width=32), min_size=CLASSES, max_size=CLASSES), st.integers(0, BATCH - 1))
 def test_pull_back_is_autograd_for_any_loss(
-    bench: Bench, stream: Stream, store: Store, direction: list[float], sample: int
+    bench: Bench, stream: TargetStream, store: Store, direction: list[float], sample: int
 ) -> None:
     batch, d = batches(stream)[0], np.array(direction)
     logits = bench.network.logits(batch, NAME, None)[sample].astype(np.float64)
@@ -210,7 +217,7 @@ def test_pull_back_is_autograd_for_any_loss(
     assert rows == len(got.scale)
 
 
-def test_entropy_of_the_references_is_the_runtimes(bench: Bench, stream: Stream) -> None:
+def test_entropy_of_the_references_is_the_runtimes(bench: Bench, stream: TargetStream) -> None:
     batch = batches(stream)[0]
     found = bench.network.gradient(batch, np.arange(4), NAME, bench.network.modules[NAME].exported)
     assert relative_error(found.entropy, entropy_of(torch.from_numpy(found.logits)).numpy()) < LOGITS_FP32

@@ -11,7 +11,7 @@ from PIL import Image
 
 from pluto_edge.errors import ConfigError, ImageError
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.targets import LeftOut, Stream, arrange, find_targets, prepare
+from pluto_edge.evaluate.targets import LeftOut, TargetStream, arrange, find_targets, prepare
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.seen import Seen, hashes_of
 from tests.conftest import DOMAINS
@@ -171,7 +171,7 @@ def test_a_broken_image_is_named(make_network: Callable[..., RecordedNetwork], t
 
 
 def test_pixels_are_the_runtimes(
-    make_network: Callable[..., RecordedNetwork], make_stream: Callable[..., Stream]
+    make_network: Callable[..., RecordedNetwork], make_stream: Callable[..., TargetStream]
 ) -> None:
     network = make_network()
     stream = make_stream(network, "other")

@@ -1,6 +1,7 @@
 """Preprocessing is timm's evaluation transform, bit for bit but for the last rounding."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,48 @@ def test_other_modes_become_rgb() -> None:
     np.testing.assert_array_equal(ImageBatch(grey, P)[0:1], ImageBatch(grey.convert("RGB"), P)[0:1])
 
 
+def test_images_as_people_have_them(tmp_path: Path) -> None:
+    """The table in the module's docstring, row by row."""
+    rgb, grey = picture(30, 33), picture(30, 33).convert("L")
+    clear = rgb.copy()
+    clear.putalpha(Image.fromarray(np.arange(30 * 33, dtype=np.uint8).reshape(33, 30)))
+    rgb.save(tmp_path / "rgb.png")
+    grey.save(tmp_path / "grey.png")
+    clear.save(tmp_path / "clear.png")
+    flat, deep = np.asarray(grey), np.asarray(grey).astype(np.uint16) * 257
+    forms: list[tuple[Any, Image.Image]] = [
+        (tmp_path / "rgb.png", rgb),
+        (str(tmp_path / "rgb.png"), rgb),
+        ([str(tmp_path / "rgb.png")], rgb),
+        (tmp_path / "grey.png", grey.convert("RGB")),
+        (tmp_path / "clear.png", rgb),
+        (clear, rgb),
+        (np.asarray(clear), rgb),
+        (np.asarray(clear)[None], rgb),
+        (flat, grey.convert("RGB")),
+        (flat[..., None], grey.convert("RGB")),
+        (flat[None, ..., None], grey.convert("RGB")),
+        ([flat], grey.convert("RGB")),
+        (deep[..., None], grey.convert("RGB")),
+        (np.asarray(clear).astype(np.uint16) * 257, rgb),
+    ]
+    for form, same in forms:
+        batch = ImageBatch(form, P)
+        assert len(batch) == 1
+        np.testing.assert_array_equal(batch[0:1], P(same)[None])
+        np.testing.assert_array_equal(batch.cropped()[0:1], P(same)[None])
+
+
+def test_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / f"{n}.png" for n in range(3)]
+    for n, file in enumerate(files):
+        picture(30 + n, 33).save(file)
+    batch = ImageBatch(files, P)
+    for file in files:
+        file.unlink()
+    assert batch[0:2].shape == (2, 3, 20, 16) and len(batch.part(np.array([2]))) == 1
+
+
 def test_mixed_sizes_and_slices() -> None:
     batch = ImageBatch([picture(30, 33), np.asarray(picture(64, 20)), picture(1, 1)], P)  # type: ignore[list-item]
     assert len(batch) == 3
@@ -82,18 +125,21 @@ nan[1, 0, 0, 0] = np.nan
         (np.zeros((0, 8, 8, 3), np.uint8), "no image at all"),
         (np.zeros((0, 3, 20, 16), np.float32), "no image at all"),
         (None, "got NoneType"),
-        ("photo.jpg", "got str"),
-        (["photo.jpg"], "image 0 is a str"),
-        (np.zeros((8, 8), np.uint8), r"got an array of uint8 \[8, 8\]"),
-        (np.zeros((8, 8, 4), np.uint8), r"3 channels, got uint8 \[8, 8, 4\]"),
-        (np.zeros((2, 8, 8, 1), np.uint8), r"got uint8 \[8, 8, 1\]"),
+        (b"photo.jpg", "got bytes"),
+        ("photo.jpg", r"photo\.jpg: not a readable image"),
+        ([Path("photo.jpg")], r"photo\.jpg: not a readable image"),
+        ([np.zeros((8, 8, 3), np.uint8), "photo.jpg"], "image 1 is a str"),
+        ([b"photo.jpg"], "image 0 is a bytes"),
+        (np.zeros(8, np.uint8), r"got an array of uint8 \[8\]"),
+        (np.zeros((8, 8, 2), np.uint8), r"1, 3 or 4 channels, got uint8 \[8, 8, 2\]"),
+        (np.zeros((2, 8, 8, 5), np.uint8), r"got uint8 \[8, 8, 5\]"),
         (np.zeros((8, 8, 3), np.float32), r"got an array of float32 \[8, 8, 3\]"),
         (np.zeros((8, 8, 3), np.int64), "got an array of int64"),
         (np.zeros((1, 3, 8, 8), np.float32), r"NCHW.*\[N, 3, 20, 16\].*got \[1, 3, 8, 8\]"),
         (np.zeros((1, 20, 16, 3), np.float32), "NCHW"),
         (nan, "image 1 of the float batch holds NaN"),
         ([np.zeros((0, 8, 3), np.uint8)], "no pixels"),
-        ([np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8), np.uint8)], "image 1: want HWC uint8"),
+        ([np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8), np.int8)], "image 1: want HW or HWC uint8"),
         ({"a": 1}, "got dict"),
     ],
 )

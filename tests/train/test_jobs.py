@@ -11,11 +11,11 @@ import torch
 
 from pluto_edge.errors import ConfigError, PlutoError
 from pluto_edge.train.jobs import Workers
-from pluto_edge.train.progress import Progress, Relay
+from pluto_edge.train.progress import Relay, RunProgress
 
 
 class Notes:
-    """A `Progress` that remembers."""
+    """A `RunProgress` that remembers."""
 
     def __init__(self) -> None:
         self.last: dict[str, tuple[int, int]] = {}
@@ -26,13 +26,13 @@ class Notes:
     def say(self, line: str) -> None: ...
 
 
-def count(name: str, total: int, progress: Progress) -> str:
+def count(name: str, total: int, progress: RunProgress) -> str:
     for done in range(total + 1):
         progress.step(name, done, total)
     return f"{name} {torch.get_num_threads()}"
 
 
-def fail(name: str, how: str, progress: Progress) -> str:
+def fail(name: str, how: str, progress: RunProgress) -> str:
     if how == "config":
         raise ConfigError("it diverged")
     if how == "disk":

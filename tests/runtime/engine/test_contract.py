@@ -13,7 +13,7 @@ from pluto_edge import Runtime
 from pluto_edge.errors import BundleError
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle
 from pluto_edge.runtime.engine.contract import OPERATORS, contracts
-from pluto_edge.runtime.engine.onnx_bytes import MAX_BYTES, read_graph
+from pluto_edge.runtime.engine.untrusted_graph import MAX_BYTES, read_graph
 from tests.bundles import seal
 
 ROOT = Path(__file__).parents[3]
@@ -155,6 +155,14 @@ def test_what_another_reader_might_take_for_a_graph(broken: Path, more: bytes, m
     seal(broken, EMBED)
     with pytest.raises(BundleError, match=message):
         Runtime(broken)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x3a", b"\x3a\x05abc", b"\xff" * 9, b"\x38\x01", b"\x3b"])
+def test_bytes_that_are_no_graph(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "adapt.onnx"
+    file.write_bytes(data)
+    with pytest.raises(BundleError, match=r"adapt\.onnx: not an ONNX graph that pluto-export wrote"):
+        read_graph(file)
 
 
 def test_a_graph_of_impossible_size(broken: Path) -> None:

@@ -1,4 +1,9 @@
-"""A few bytes of ONNX, read without the `onnx` package, which a device does not have.
+"""What a graph of a bundle takes, gives and is made of, read before ONNX Runtime reads it.
+
+A bundle may come from anywhere, and ONNX Runtime runs what it is given. So `contract.py` looks at every graph
+first. This reader serves that check and nothing else. It is strict where a protobuf library would be generous:
+whatever two readers might understand differently is refused. And it needs no `onnx` package, which a device does
+not have.
 
 ONNX files are protobuf messages: fields of a number and either an integer or bytes. The field numbers below are
 those of onnx.proto.
@@ -15,14 +20,6 @@ Shape = tuple[int | None, ...]
 
 FLOAT = 1
 MAX_BYTES = 16 * 1024 * 1024  # of a graph, whose weights are in another file: ten times what 32 blocks in int8 need
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """What a graph says of its values: `of` a name, None for a size that is open; `slices` are Slice's outputs."""
-
-    of: dict[str, Shape]
-    slices: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -66,28 +63,6 @@ def read_graph(path: Path) -> GraphFile:
     except (ValueError, IndexError) as cause:
         raise BundleError(f"{path}: not an ONNX graph that pluto-export wrote ({cause})") from cause
     return GraphFile(inputs, outputs, frozenset(operators))
-
-
-def read_shapes(path: Path) -> Shapes:
-    """Shapes of the weights, and of the values between operators that carry one."""
-    try:
-        graph = _only(_fields(path.read_bytes()), 7)
-        of: dict[str, Shape] = {}
-        slices = []
-        for number, field in _fields(graph):
-            if number == 1:  # a node
-                node = list(_fields(_message(field)))
-                if (4, b"Slice") in node:
-                    slices += [_message(f).decode() for n, f in node if n == 2]
-            elif number == 5:  # a weight
-                tensor = list(_fields(_message(field)))
-                of[_only(tensor, 8).decode()] = tuple(d for n, f in tensor if n == 1 for d in _integers(f))
-            elif number == 13:  # a value
-                value = list(_fields(_message(field)))
-                of[_only(value, 1).decode()] = _shape(_only(value, 2))
-    except (ValueError, IndexError) as cause:
-        raise BundleError(f"{path}: not an ONNX graph that pluto-export wrote ({cause})") from cause
-    return Shapes(of, tuple(slices))
 
 
 def _operator(node: list[tuple[int, Field]]) -> str:
@@ -166,17 +141,6 @@ def _at_most_one(fields: Iterable[tuple[int, Field]], number: int) -> bytes | No
     if len(found) > 1:
         raise ValueError(f"field {number} is there twice")
     return _message(found[0]) if found else None
-
-
-def _integers(field: Field) -> list[int]:
-    """A repeated integer: one of them, or many packed into bytes."""
-    if isinstance(field, int):
-        return [field]
-    values, at = [], 0
-    while at < len(field):
-        value, at = _read_varint(field, at)
-        values.append(value)
-    return values
 
 
 def _shape(kind: bytes) -> Shape:
