@@ -13,8 +13,16 @@ from numpy.typing import NDArray
 
 from pluto_edge._files import sha256
 from pluto_edge._schema import encode
+from pluto_edge._text import did_you_mean
 from pluto_edge.errors import ConfigError
-from pluto_edge.preprocess import IMAGE_SUFFIXES, ImageBatch, Preprocessing, image_files, open_image
+from pluto_edge.preprocess import (
+    IMAGE_SUFFIXES,
+    ImageBatch,
+    Preprocessing,
+    image_files,
+    open_image,
+    visible_folders,
+)
 from pluto_edge.seen import Seen, number_of
 
 Array = NDArray[np.float32]
@@ -76,7 +84,7 @@ def find_targets(
     """
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder; want root/<domain>/<class>/images")
-    there = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    there = visible_folders(root)
     if not there:
         raise ConfigError(f"{root}: holds no domain folder; want root/<domain>/<class>/images")
     if len(set(names)) < len(names):
@@ -90,7 +98,8 @@ def _find(
     parts = [name] if name in there else name.split("+")
     unknown = [p for p in parts if p not in there]
     if unknown:
-        raise ConfigError(f"{root}: no domain {unknown[0]!r}; there are: {', '.join(there)}")
+        hint = did_you_mean(unknown[0], there)
+        raise ConfigError(f"{root}: no domain {unknown[0]!r}; there are: {', '.join(there)}{hint}")
     files = [f for part in parts for f in domain_files(root / part)]
     for file in files:
         if file.parent.parent == root:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from pluto_edge._files import check_name
 from pluto_edge.errors import ConfigError
-from pluto_edge.preprocess import image_files, to_rgb
+from pluto_edge.preprocess import image_files, to_rgb, visible_folders
 from pluto_edge.train.corruptions import corrupt
 
 GENERALIST = "generalist"  # the module that learns from all domains; no domain has its name
@@ -56,7 +56,7 @@ def scan(root: Path, *, val_share: float = 0.2, per_class: int | None = None, se
     """
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder; want root/<domain>/<class>/images")
-    folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    folders = [root / name for name in visible_folders(root)]
     if not folders:
         raise ConfigError(f"{root}: holds no domain folder; want root/<domain>/<class>/images")
     domains = [_scan_domain(folder, val_share, per_class, seed) for folder in folders]
@@ -110,10 +110,15 @@ def _scan_domain(folder: Path, val_share: float, per_class: int | None, seed: in
         raise ConfigError(
             f"{folder}: no domain may be named {GENERALIST!r}, that is the module of all of them; rename the folder"
         )
-    below = {p.name for p in folder.iterdir() if p.is_dir()}
+    below = set(visible_folders(folder))
     split = "train" in below and bool(below & {"val", "test"})
     parts = {"train": folder / "train", "val": folder / ("val" if "val" in below else "test")}
-    classes = tuple(sorted(p.name for p in (parts["train"] if split else folder).iterdir() if p.is_dir()))
+    classes = tuple(visible_folders(parts["train"] if split else folder))
+    if not classes and image_files(folder):
+        raise ConfigError(
+            f"{folder}: its images are in no class folder; want root/<domain>/<class>/images. "
+            f"If {folder.name!r} is a class, the root is one level up, --data {folder.parent.parent}"
+        )
     rng = np.random.default_rng([seed, zlib.crc32(folder.name.encode())])
     train: list[Sample] = []
     val: list[Sample] = []
