@@ -51,8 +51,10 @@ def guarded(program: str, run: Callable[[], int]) -> int:
         return run()
     except BrokenPipeError:
         return 141
-    except (PlutoError, OSError) as error:
+    except (PlutoError, OSError, UnicodeEncodeError) as error:
         text = "\n".join(map(printable, str(error).split("\n")))  # shown, not done
+        if isinstance(error, UnicodeEncodeError):
+            text = f"a name is no text in this locale ({text}); set PYTHONUTF8=1"
         if logs.on():
             log.error(text)
         else:

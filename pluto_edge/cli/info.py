@@ -23,12 +23,12 @@ def run(options: argparse.Namespace) -> int:
     if (path / MANIFEST).is_file():
         bundle = Bundle(path)
         text = describe_bundle(bundle)  # which also checks what is in it
-        facts = {"kind": "bundle", **vars(bundle.manifest)}
+        facts = {"type": "bundle", **vars(bundle.manifest)}
     elif (path / "store.json").is_file():
         store = Store(path)
         text = describe_store(store)
         modules = {name: store.module_config(name) for name in store.names}
-        facts = {"kind": "store", **vars(store.config), "modules": modules}
+        facts = {"type": "store", **vars(store.config), "modules": modules}
     else:
         raise ConfigError(f"{path}: neither a bundle ({MANIFEST}) nor a module store (store.json)")
     if options.json:
