@@ -97,7 +97,7 @@ def main() -> None:
         print(f"\n{name}: own conditions {own_accuracy(report):.3f} on average; all together: blend {s.blend:.3f},")
         print(f"uniform average {s.uniform:.3f}, best single module {s.best_single:.3f}\n{table(report.matrix)}")
     print(f"\nkept {kind}: {options.out}")
-    print(f"next: pluto-export --modules {options.out} --out {options.out.parent / 'bundle'} --force")
+    print(f"next: pluto export {options.out} --out {options.out.parent / 'bundle'} --force")
 
 
 def parse() -> argparse.Namespace:

@@ -2,9 +2,11 @@
 
 import io
 import logging
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -49,7 +51,9 @@ def guarded(program: str, run: Callable[[], int]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return run()
-    except BrokenPipeError:
+    except BrokenPipeError:  # nobody reads on; what is still to be flushed goes nowhere
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (PlutoError, OSError, UnicodeEncodeError) as error:
         text = "\n".join(map(printable, str(error).split("\n")))  # shown, not done

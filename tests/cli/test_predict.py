@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,3 +115,14 @@ def test_what_cannot_be_predicted(
         assert main(["predict", bundle, *sources]) == 2
         said = capsys.readouterr()
         assert message in said.err and said.out == ""  # nothing before it, either
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+def test_a_reader_that_has_enough(make_bundle: Callable[..., Path], frames: Path) -> None:
+    """`pluto predict ... | head -1` ends without a word about it."""
+    command = [sys.executable, "-m", "pluto_edge.cli", "predict", str(make_bundle()), *[str(frames)] * 20]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert b"a.png: " in process.stdout.readline()
+        process.stdout.close()
+        assert (process.wait(), process.stderr.read()) == (141, b"")

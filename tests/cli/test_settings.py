@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pluto_edge.cli import main, parse
+from pluto_edge.cli import COMMANDS, command_parser, main, parse
+from pluto_edge.cli.settings import keys
 from pluto_edge.cli.train import KIND
 from tests import shapes
 
@@ -64,6 +65,14 @@ def test_arguments_and_a_table_for_each_command(tmp_path: Path) -> None:
     assert (options.bundle, options.data) == (Path("b/"), Path("d"))
     options, _ = parse(["bench", str(file)])
     assert (options.batch, options.json) == ("1,8", "-")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_can_be_in_a_file(command: str) -> None:
+    parser = command_parser(command)[1]
+    found = set(keys(parser).values())
+    missing = [a for a in parser._actions if a not in found and a.dest not in ("help", "bundle_flag")]
+    assert not missing
 
 
 @pytest.mark.parametrize(
