@@ -46,6 +46,7 @@ LEARNING = ("foa", "pluto", "pluto-paper", "pluto-joint")
 ENTROPY = ("tent", "eata", "sar")
 PARTS = ("pluto-no-evidence", "pluto-no-prototypes", "pluto-entropy", "pluto-both")
 WILD = (*STILL, "pluto", "pluto-paper", "pluto-joint")  # what is run on every kind of stream
+STEP = ("single", "pluto-no-step", "pluto")  # what the gradient step adds
 TOP_M = (1, 3, 5, 75)
 
 
@@ -110,6 +111,9 @@ def tables() -> dict[str, list[Group]]:
         "digits-entropy": leave_one_out(**digits, methods=ENTROPY, protocol=once, limit=400),
         "pacs-adapter": leave_one_out(**pacs["adapter"], methods=(*STILL, *LEARNING), protocol=online, limit=128),
         "pacs-still": leave_one_out(**pacs["adapter"], methods=STILL, protocol=Protocol(seeds=5)),
+        "pacs-step": leave_one_out(
+            **pacs["adapter"], methods=("single", "pluto-no-step", "pluto"), protocol=online
+        ),
         "pacs-entropy": leave_one_out(**pacs["adapter"], methods=ENTROPY, protocol=once, limit=192),
         "pacs-vpt": leave_one_out(**pacs["vpt"], methods=(*STILL, *LEARNING), protocol=online, limit=128),
         "pacs-classes": leave_one_out(

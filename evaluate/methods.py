@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from pluto_edge._text import did_you_mean
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate import norms
@@ -118,14 +119,17 @@ def choose(names: Sequence[str], adaptation: AdaptConfig) -> tuple[Method, ...]:
 def _parse(text: str, there: Mapping[str, Method]) -> Method:
     name, _, settings = text.partition(":")
     if name not in there:
-        raise ConfigError(f"--method: no method {name!r}; there are: {', '.join(there)}")
+        hint = did_you_mean(name, there)
+        raise ConfigError(f"--method: no method {name!r}; there are: {', '.join(there)}{hint}")
     method = there[name]
     changes = {}
     allowed = [f.name for f in fields(method.config)]
     for setting in filter(None, settings.split(",")):
         key, _, value = setting.partition("=")
         if key not in allowed:
-            raise ConfigError(f"--method {text}: no setting {key!r}; {name} has: {', '.join(allowed) or 'none'}")
+            hint = did_you_mean(key, allowed)
+            has = ", ".join(allowed) or "none"
+            raise ConfigError(f"--method {text}: no setting {key!r}; {name} has: {has}{hint}")
         changes[key] = _value(value, getattr(method.config, key))
     config = replace(method.config, **changes)
     return replace(method, name=text, config=config)

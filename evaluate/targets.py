@@ -14,9 +14,16 @@ from numpy.typing import NDArray
 from pluto_edge._arrays import Array, Indices
 from pluto_edge._files import sha256
 from pluto_edge._schema import encode
+from pluto_edge._text import did_you_mean
 from pluto_edge.domains import domain_folders
 from pluto_edge.errors import ConfigError
-from pluto_edge.preprocess import IMAGE_SUFFIXES, ImageBatch, Preprocessing, image_files, open_image
+from pluto_edge.preprocess import (
+    IMAGE_SUFFIXES,
+    ImageBatch,
+    Preprocessing,
+    image_files,
+    open_image,
+)
 from pluto_edge.seen import Seen, number_of
 
 Order = Literal["shuffled", "classes"]
@@ -91,7 +98,8 @@ def _find(
     unknown = [p for p in parts if p not in folders]
     if unknown:
         root = next(iter(folders.values())).parent
-        raise ConfigError(f"{root}: no domain {unknown[0]!r}; there are: {', '.join(folders)}")
+        hint = did_you_mean(unknown[0], folders)
+        raise ConfigError(f"{root}: no domain {unknown[0]!r}; there are: {', '.join(folders)}{hint}")
     found = {f: part for part in parts for f in domain_files(folders[part])}
     files = list(found)
     for file in files:

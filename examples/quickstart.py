@@ -12,24 +12,28 @@ from pathlib import Path
 
 import numpy as np
 
+from pluto_edge.cli import guarded
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "digits"))
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=200, help="digits drawn for each condition (default: 200)")
     parser.add_argument("--seed", type=int, default=1, help="of the drawn digits (default: 1)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder) / "bundle"
-        export(HERE / "digits/store", bundle)  # on the workstation: torch, timm, onnx
-        read_meters(bundle, options.images, options.seed)  # on the device: numpy and ONNX Runtime
+        code = export(HERE / "digits/store", bundle)  # on the workstation: torch, timm, onnx
+        if code == 0:  # else it has said why
+            read_meters(bundle, options.images, options.seed)  # on the device: numpy and ONNX Runtime
+    return code
 
 
-def export(store: Path, bundle: Path) -> None:
-    command = [sys.executable, "-m", "pluto_edge.cli", "export", "--modules", str(store), "--out", str(bundle)]
-    subprocess.run(command, check=True)
+def export(store: Path, bundle: Path) -> int:
+    command = [sys.executable, "-m", "pluto_edge.cli", "export", str(store), "--out", str(bundle)]
+    return subprocess.run(command, check=False).returncode
 
 
 def read_meters(bundle: Path, images: int, seed: int) -> None:
@@ -52,4 +56,4 @@ def read_meters(bundle: Path, images: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded("quickstart", main))

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
+from pluto_edge._files import hold, is_held
 from pluto_edge._schema import check_version, decode, encode
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, RecordingError
@@ -102,27 +103,28 @@ class Row:
 
 @dataclass(frozen=True)
 class Recording:
-    """A run as far as it is known; without `metrics` it was killed."""
+    """A run as far as it is known; without `metrics` it was killed, or is `running`."""
 
     header: Header
     rows: tuple[Row, ...]
     events: tuple[Event, ...]
     metrics: StreamMetrics | None = None
+    running: bool = False
 
 
 class Recorder:
-    """Keeps the last frames and events of a run, and writes all of them to `path` if there is one.
+    """Keeps the last frames and events of a run, and writes all of them to `path` and to `copy` if there are any.
 
     `event` may be called from any thread: it is what a stream's `on_event` takes. A file without any frame does
     not stay.
     """
 
-    def __init__(self, header: Header, path: Path | None = None) -> None:
+    def __init__(self, header: Header, path: Path | None = None, copy: TextIO | None = None) -> None:
         self.header = header
         self.rows: deque[Row] = deque(maxlen=KEPT)
         self.events: deque[Event] = deque(maxlen=KEPT)
         self._lock = threading.Lock()
-        self._path, self._file = path, None
+        self._path, self._file, self._copy = path, None, copy
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -130,6 +132,7 @@ class Recorder:
                 self._file = path.open("x", encoding="utf-8", errors="replace", buffering=1)
             except FileExistsError as cause:
                 raise RecordingError(f"{path}: is there already; remove it or give another name") from cause
+            hold(self._file)  # until it is closed: readers see that it is still written
         self._write("header", header)
 
     def frame(self, point: Point, frame: Frame, rivals: RivalLabels | None = None) -> Row:
@@ -180,17 +183,21 @@ class Recorder:
         self.close()
 
     def _write(self, kind: str, value: object) -> None:
-        if self._file is None:
+        if self._file is None and self._copy is None:
             return
         data = cast(dict[str, object], encode(value))
         line = json.dumps({"type": kind, **data}, allow_nan=False, ensure_ascii=False)
         with self._lock:
-            self._file.write(line + "\n")
+            if self._file is not None:
+                self._file.write(line + "\n")
+            if self._copy is not None:
+                print(json.dumps({"type": kind, **data}, allow_nan=False), file=self._copy, flush=True)
 
 
 def read(path: str | Path) -> Recording:
     """A recording; what is wrong with one is a `RecordingError` with the number of the line."""
     path = Path(path)
+    running = is_held(path)  # asked first: it may end while it is read
     lines = _lines(path)
     first = next(lines, None)
     if first is None:
@@ -214,7 +221,7 @@ def read(path: str | Path) -> Recording:
             raise RecordingError(f"{where}: want a frame, an event or metrics, got {kind!r}")
     if not rows:
         raise RecordingError(f"{path}: holds no frame")
-    return Recording(header, tuple(rows), tuple(events), metrics)
+    return Recording(header, tuple(rows), tuple(events), metrics, running and metrics is None)
 
 
 def _row(data: dict[str, Any], where: str, header: Header, last: int) -> Row:
@@ -244,7 +251,7 @@ def _lines(path: Path) -> Iterator[tuple[str, object, dict[str, Any]]]:
                 data = json.loads(raw, parse_constant=_refuse)
             except (ValueError, RecursionError) as cause:
                 if not raw.endswith(b"\n") and number > 1:
-                    return  # the run was killed while it wrote this
+                    return  # the run is writing this, or was killed while it did
                 raise RecordingError(f"{where}: not valid JSON ({cause})") from cause
             if not isinstance(data, dict):
                 raise RecordingError(f"{where}: want an object, got {type(data).__name__}")

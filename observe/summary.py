@@ -296,7 +296,8 @@ def figures(recordings: Sequence[Recording]) -> list[tuple[str, str]]:
     again = ", each also by every module alone, as exported" if alone else ", each predicted twice" if plain else ""
     found = [("frames", f"{count:,}{kept} in {runs}{seconds:.1f} s{rate}{again}")]
     if len(metrics) < len(rows):
-        found.append(("metrics", "none: the run was killed" if len(rows) == 1 else "not of all: a run was killed"))
+        ended = "is still running" if any(r.running for r in recordings) else "was killed"
+        found.append(("metrics", f"none: the run {ended}" if len(rows) == 1 else f"not of all: a run {ended}"))
     return found + (_measured(metrics, recordings[0].header.background) if metrics else [])
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections import deque
+from contextlib import suppress
 from math import log
 from time import perf_counter
 from typing import Any, Protocol
@@ -30,8 +31,11 @@ class Display(Protocol):
 
 
 def open_display(recorder: Recorder) -> Display:
-    """Live where stdout is a terminal, else lines."""
-    return Live(recorder) if sys.stdout.isatty() else Lines()
+    """Live where stdout is a terminal and rich is installed, else lines."""
+    if sys.stdout.isatty():
+        with suppress(MissingExtraError):
+            return Live(recorder)
+    return Lines()
 
 
 class Lines:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from time import monotonic, sleep
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,6 +178,32 @@ def _locked(handle: int, until: float) -> bool:
             sleep(0.005)
         except OSError:
             return False
+
+
+def hold(file: IO[Any]) -> None:
+    """Marks an open file as being written, until it is closed or its process ends; not on Windows."""
+    if sys.platform != "win32":
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody holds this file; False where that cannot be known."""
+    if sys.platform == "win32":
+        return False
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Plain tables and sizes for terminals; on a device there is nothing to install for them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 
 def printable(value: object) -> str:
@@ -39,3 +40,9 @@ def size(count: float) -> str:
 def tick(passed: bool) -> str:
     """A sign for yes and one for no."""
     return "✓" if passed else "✗"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a word that is not among those that are known; nothing where none is like it."""
+    near = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -24,7 +24,7 @@ from PIL import Image
 from pluto_edge._files import check_name
 from pluto_edge._schema import check_once
 from pluto_edge.errors import ConfigError, ImageError
-from pluto_edge.preprocess import one_rgb
+from pluto_edge.preprocess import one_rgb, visible_folders
 
 __all__ = ["Dataset", "DomainFolders", "Domains", "as_folders", "domain_folders"]
 
@@ -58,7 +58,7 @@ def domain_folders(root: Path) -> dict[str, Path]:
     """The folders below `root` by name, sorted: each is a domain."""
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder; want root/<domain>/<class>/images")
-    found = {p.name: p for p in sorted(root.iterdir()) if p.is_dir() and not p.name.startswith(".")}
+    found = {name: root / name for name in visible_folders(root)}
     if not found:
         raise ConfigError(f"{root}: holds no domain folder; want root/<domain>/<class>/images")
     return found

@@ -179,8 +179,22 @@ def _crop(image: Image.Image, size: tuple[int, int], fill: tuple[int, int, int])
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Every image below `folder`, sorted; none where there is no such folder."""
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+    """Every image below `folder`, sorted; none where there is no such folder. What is hidden is left out."""
+    return sorted(
+        p
+        for p in folder.rglob("*")
+        if p.suffix.lower() in IMAGE_SUFFIXES and all(map(visible, p.relative_to(folder).parts)) and p.is_file()
+    )
+
+
+def visible(name: str) -> bool:
+    """Not a hidden file or folder, nor what a Mac adds to archives."""
+    return not name.startswith(".") and name != "__MACOSX"
+
+
+def visible_folders(folder: Path) -> list[str]:
+    """Names of the folders right below it, sorted."""
+    return sorted(p.name for p in folder.iterdir() if p.is_dir() and visible(p.name))
 
 
 class ImageBatch:

@@ -11,7 +11,7 @@ from PIL import Image
 from pluto_edge._files import check_name
 from pluto_edge.domains import DomainFolders, domain_folders
 from pluto_edge.errors import ConfigError
-from pluto_edge.preprocess import image_files, to_rgb
+from pluto_edge.preprocess import image_files, to_rgb, visible_folders
 from pluto_edge.train.corruptions import corrupt
 
 GENERALIST = "generalist"  # the module that learns from all domains; no domain has its name
@@ -122,10 +122,15 @@ def _scan_domain(
         raise ConfigError(
             f"{folder}: no domain may be named {GENERALIST!r}, that is the module of all of them; rename the folder"
         )
-    below = {p.name for p in folder.iterdir() if p.is_dir()}
+    below = set(visible_folders(folder))
     split = "train" in below and bool(below & {"val", "test"})
     parts = {"train": folder / "train", "val": folder / ("val" if "val" in below else "test")}
-    there = sorted(p.name for p in (parts["train"] if split else folder).iterdir() if p.is_dir())
+    there = visible_folders(parts["train"] if split else folder)
+    if not there and image_files(folder):
+        raise ConfigError(
+            f"{folder}: its images are in no class folder; want root/<domain>/<class>/images. "
+            f"If {folder.name!r} is a class, the root is one level up, --data {folder.parent.parent}"
+        )
     classes = tuple(there) if order is None else order
     strange = sorted(set(there) - set(classes))
     if strange:

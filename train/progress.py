@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
+from pluto_edge._progress import Lines, live, say
+
 Step = Callable[[int, int, str], object]  # done, total, what else there is to say
 
 Message = tuple[str, int, int, str]  # task, done, total, note: a step on its way from another process
@@ -42,10 +44,11 @@ class Silent(AbstractContextManager["Silent"]):
 
 
 class Bars(AbstractContextManager["Bars"]):
-    """tqdm bars on stderr, gone when their task is over; without a terminal only the lines that stay."""
+    """tqdm bars on stderr, gone when their task is over; without a terminal a line now and then."""
 
     def __init__(self) -> None:
         self.bars: dict[str, Any] = {}
+        self.lines = None if live() else Lines()
 
     def __exit__(self, *error: object) -> None:
         for bar in self.bars.values():
@@ -53,8 +56,11 @@ class Bars(AbstractContextManager["Bars"]):
         self.bars.clear()
 
     def step(self, task: str, done: int, total: int, note: str = "") -> None:
+        if self.lines is not None:
+            self.lines.step(task, done, total, note)
+            return
         if task not in self.bars:
-            self.bars[task] = tqdm(total=total, desc=task, initial=min(done, total), disable=None, leave=False)
+            self.bars[task] = tqdm(total=total, desc=task, initial=min(done, total), leave=False)
         bar = self.bars[task]
         bar.set_postfix_str(note, refresh=False)
         bar.update(done - bar.n)
@@ -62,7 +68,10 @@ class Bars(AbstractContextManager["Bars"]):
             self.bars.pop(task).close()
 
     def say(self, line: str) -> None:
-        tqdm.write(line, file=sys.stderr)
+        if self.lines is None:
+            tqdm.write(line, file=sys.stderr)
+        else:
+            say(line)
 
 
 class Relay:

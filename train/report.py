@@ -48,9 +48,10 @@ def card(config: ModuleConfig, validation: int, recipe: Recipe) -> str:
         rows["recipe"] = f"batch {recipe.batch}, at most {recipe.epochs} epochs, seed {recipe.seed}"
     rows["written by"] = config.writer
     lines = "\n".join(f"| {key} | {value} |" for key, value in rows.items())
+    kind = "An adapter" if config.kind == "adapter" else f"A {config.kind}"
     return f"""# {config.name}
 
-A {config.kind} module of size {config.size} for {config.architecture}: {config.dims.parameters:,} parameters.
+{kind} module of size {config.size} for {config.architecture}: {config.dims.parameters:,} parameters.
 
 | | |
 |---|---|

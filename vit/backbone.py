@@ -1,8 +1,13 @@
 """timm Vision Transformers: load one, read its layout, refuse what cannot be compiled."""
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from pluto_edge.errors import BackboneError, MissingExtraError
 
@@ -29,6 +34,8 @@ from safetensors.torch import load_file
 
 from pluto_edge.preprocess import Preprocessing
 from pluto_edge.store import Store, check_options
+
+PATIENCE = 5.0  # seconds for the hub to answer
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu", "relu"]
 Pool = Literal["token", "distilled", "average"]
@@ -75,7 +82,10 @@ def create(
         raise BackboneError(f"{architecture!r} is not a timm model; see timm.list_models('*vit*')")
     try:
         check_options(options)
-        vit = timm.create_model(name, pretrained=pretrained is not None, num_classes=0, img_size=size, **options)
+        with _hub_or_cache() if pretrained else nullcontext():
+            vit = timm.create_model(
+                name, pretrained=pretrained is not None, num_classes=0, img_size=size, **options
+            )
     except (TypeError, ValueError, AssertionError, KeyError, RuntimeError) as cause:
         if pretrained and isinstance(cause, RuntimeError):
             raise _no_download(name, cause) from cause
@@ -221,9 +231,35 @@ def _check_block(block: Any, refuse: Any) -> None:
             raise refuse(f"its layer scale is {type(scale).__name__}")
 
 
+@contextmanager
+def _hub_or_cache() -> Iterator[None]:
+    """Where the hub cannot be reached, what was loaded before serves, and what was not fails at once: its client
+    would try again for a minute."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or not _reachable(constants.ENDPOINT)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _reachable(address: str) -> bool:
+    if getproxies():
+        return True  # the proxy knows
+    parts = urlsplit(address)
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 443), timeout=PATIENCE):
+            return True
+    except OSError:
+        return False
+
+
 def _no_download(name: str, cause: Exception) -> BackboneError:
     return BackboneError(
-        f"timm could not load the pretrained weights of {name} ({type(cause).__name__}: {cause}). "
-        "Connect to the network once, or put the weights beside store.json as backbone.safetensors and "
-        "set backbone.pretrained to null"
+        f"timm could not load the pretrained weights of {name}: they are not in the cache, and could not be "
+        f"downloaded ({type(cause).__name__}). Connect to the network once, or download the weights elsewhere and "
+        "give them with --weights FILE.safetensors; in a store they are backbone.safetensors beside store.json, "
+        "with backbone.pretrained null"
     )

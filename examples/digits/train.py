@@ -87,7 +87,7 @@ def main() -> None:
     for name, report in reports.items():
         print(f"\n{name}: own conditions {own_accuracy(report):.3f} on average\n{report}")
     print(f"\nkept {kind}: {options.out}")
-    print(f"next: pluto-export --modules {options.out} --out {options.out.parent / 'bundle'} --force")
+    print(f"next: pluto export {options.out} --out {options.out.parent / 'bundle'} --force")
 
 
 def parse() -> argparse.Namespace:

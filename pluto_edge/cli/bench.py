@@ -7,9 +7,11 @@ from pathlib import Path
 
 from pluto_edge import _text
 from pluto_edge._files import write_bytes, write_text
+from pluto_edge._progress import say
 from pluto_edge._schema import to_text
 from pluto_edge.bench import bench_plot
 from pluto_edge.bench.bench import Plan, Report, Timing, bench
+from pluto_edge.cli.parsing import add_bundle, add_engine, add_force, check_vacant, print_json
 from pluto_edge.errors import ConfigError
 from pluto_edge.manifest import Bundle, Flops
 
@@ -28,9 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  pluto bench bundle/                            # batches of 1, 8 and 64\n"
         "  pluto bench bundle/ --batch 1 --repeats 30     # a camera: frame by frame, with a better median\n"
         "  pluto bench bundle/ --modules 1,2,4,6 --plot cost.png   # is there time for another module?\n"
-        "  pluto bench bundle/ --threads 1 --json one.json --quiet   # for a script"
+        "  pluto bench bundle/ --threads 1 --json | jq .cells        # for a script\n"
+        "  pluto bench bundle/ --threads 1 --json one.json --quiet   # the same in a file"
     )
-    parser.add_argument("bundle", help="bundle that `pluto-export` wrote")
+    add_bundle(parser)
     parser.add_argument("--batch", default="1,8,64", metavar="B,...", help="images in a call (default: 1,8,64)")
     parser.add_argument("--modules", metavar="N,...", help="how many modules (default: 1, 2, 4, ... and all)")
     parser.add_argument(
@@ -38,15 +41,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help=f"measurements of each (default: {REPEATS}, or as many as fit into {SECONDS:g} s, at least 3)",
     )
-    parser.add_argument("--threads", type=int, help="for ONNX Runtime (default: one per core)")
-    parser.add_argument("--providers", default="auto", help="auto, cpu or cuda (default: auto)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON, too")
+    add_engine(parser)
+    parser.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="print everything as JSON, or write it to a file, too"
+    )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the times over modules and batches, too")
+    add_force(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress and no table")
 
 
 def run(options: argparse.Namespace) -> int:
-    bench_plot.check_files(options.json, options.plot)
+    printed, file = options.json == "-", None if options.json in (None, "-") else Path(options.json)
+    bench_plot.check_files(file, options.plot)
+    check_vacant(options.force, file, options.plot)
     batches = numbers("--batch", options.batch)
     bundle = Bundle(options.bundle)
     plan = Plan(
@@ -56,11 +63,13 @@ def run(options: argparse.Namespace) -> int:
         seconds=SECONDS if options.repeats is None else None,
     )
     report = bench(bundle, plan, options.providers, options.threads, _silent if options.quiet else _progress)
-    if options.json is not None:
-        write_text(options.json, to_text(report))
+    if file is not None:
+        write_text(file, to_text(report))
     if options.plot is not None:
         write_bytes(options.plot, bench_plot.png(report))
-    if not options.quiet:
+    if printed:
+        print_json(report)
+    elif not options.quiet:
         print(as_text(report))
     elif report.busy:
         print(warning(report), file=sys.stderr)
@@ -183,7 +192,7 @@ def _ms(value: float) -> str:
 
 
 def _progress(stage: str) -> None:
-    print(f"... {stage}", file=sys.stderr, flush=True)
+    say(f"... {stage}")
 
 
 def _silent(stage: str) -> None:

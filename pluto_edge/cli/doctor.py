@@ -1,13 +1,13 @@
 """`pluto doctor`: what this machine has, and what is slow or broken about it."""
 
 import argparse
-import json
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pluto_edge import _text
 from pluto_edge._ort import onnxruntime as ort
+from pluto_edge.cli.parsing import add_json, print_json
 from pluto_edge.runtime.engine.session import loads, usable_cores
 from pluto_edge.version import VERSION
 
@@ -37,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Print versions, the providers that really load, threads and instruction sets,\n"
         "and say what is wrong. Exits with 1 when something is."
     )
-    parser.add_argument("--json", action="store_true", help="print as JSON")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     report = examine()
     if options.json:
-        print(json.dumps(report, indent=2, sort_keys=True))
+        print_json(report)
     else:
         print(as_text(report))
     return 1 if report["problems"] else 0

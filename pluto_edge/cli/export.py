@@ -1,12 +1,15 @@
 """`pluto export`."""
 
 import argparse
-import json
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from pluto_edge import _text
-from pluto_edge._schema import encode
+from pluto_edge._progress import Lines, live
+from pluto_edge.cli.parsing import add_json, needs, positional, print_json
 from pluto_edge.errors import ParityError
 from pluto_edge.manifest import ParityEntry, Precision
 
@@ -22,11 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n"
-        "  pluto-export --modules store/\n"
-        "  pluto-export --modules store/ --out phone/ --precision int8\n"
-        "  pluto-export --modules store/ --force --json | jq .parity"
+        "  pluto export store/\n"
+        "  pluto export store/ --out phone/ --precision int8\n"
+        "  pluto export store/ --force --json | jq .parity\n"
+        "\n"
+        "`pluto-export` is the same command."
     )
-    parser.add_argument("--modules", required=True, metavar="STORE", help="module store, as `pluto train` writes")
+    parser.add_argument("store", nargs="?", type=Path, metavar="STORE", help="store that `pluto train` wrote")
+    parser.add_argument("--modules", type=Path, metavar="STORE", help="the same, with a flag")
     parser.add_argument("--out", default="bundle", metavar="BUNDLE", help="folder to write (default: bundle)")
     parser.add_argument(
         "--precision",
@@ -36,24 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there already")
     parser.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
+    add_json(parser, "print the report as JSON on stdout")
 
 
 def run(options: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
-    from pluto_edge.export.exporter import STAGES, run_export
-
-    bar = tqdm(total=len(STAGES), disable=options.quiet or options.json or None, leave=False, unit="stage")
-
-    def on_stage(stage: str) -> None:
-        bar.set_description(f"{stage:9}")
-        bar.update(STAGES.index(stage) - bar.n)
+    store = positional(options.store, options.modules, "store", "pluto export store/")
+    with needs("export"):
+        from pluto_edge.export.exporter import STAGES, run_export
 
     try:
-        with bar:
+        with _stages(STAGES, options.quiet or options.json) as on_stage:
             report = run_export(
-                options.modules,
+                store,
                 options.out,
                 precision=options.precision,
                 force=options.force,
@@ -64,10 +64,28 @@ def run(options: argparse.Namespace) -> int:
         print(parity_table(entries), file=sys.stderr)
         raise
     if options.json:
-        print(json.dumps(as_json(report), indent=2, sort_keys=True))
+        print_json(facts(report))
     elif not options.quiet:
         print(as_text(report))
     return 0
+
+
+@contextmanager
+def _stages(stages: Sequence[str], quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Shows which stage it is: a bar in a terminal, elsewhere a line now and then."""
+    if quiet or not live():
+        lines = Lines()
+        yield lambda stage: None if quiet else lines.step("export", stages.index(stage), len(stages), stage)
+        return
+    with needs("export"):
+        from tqdm import tqdm
+    with tqdm(total=len(stages), leave=False, unit="stage") as bar:
+
+        def on_stage(stage: str) -> None:
+            bar.set_description(f"{stage:9}")
+            bar.update(stages.index(stage) - bar.n)
+
+        yield on_stage
 
 
 def parity_table(entries: tuple[ParityEntry, ...]) -> str:
@@ -101,12 +119,12 @@ def as_text(report: "ExportReport") -> str:
     )
 
 
-def as_json(report: "ExportReport") -> object:
+def facts(report: "ExportReport") -> object:
     return {
         "bundle": str(report.path),
         "bytes": report.bytes,
         "cuda": report.cuda,
         "seconds": report.seconds,
         "parity": [{**vars(e), "passed": e.passed} for e in report.manifest.parity],
-        "manifest": encode(report.manifest),
+        "manifest": report.manifest,
     }

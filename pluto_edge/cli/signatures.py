@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from pluto_edge.cli.parsing import add_json, needs, print_json
 from pluto_edge.cli.train import add_corruption_arguments, choose_domains
 from pluto_edge.store import Store
 from pluto_edge.train.recipe import Recipe
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  pluto signatures store/ --data photos/ --per-class 70         # if that was given to pluto train\n"
         "  pluto signatures store/ --data clean/ --corruptions fog,snow\n"
         "\n"
-        "Modules that have a signature are left alone. Export the store again afterwards (pluto-export --force)."
+        "Modules that have a signature are left alone. Export the store again afterwards (pluto export --force)."
     )
     parser.add_argument("store", type=Path, metavar="STORE", help="the store to add to")
     parser.add_argument("--data", required=True, type=Path, metavar="ROOT", help="folder of domain folders")
@@ -35,18 +36,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument("--jobs", type=int, default=1, help="modules at the same time (default: 1)")
     running.add_argument("--threads", type=int, metavar="N", help="of torch, for each job")
     running.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
+    add_json(running, "print the modules that got a signature as JSON on stdout")
 
 
 def run(options: argparse.Namespace) -> int:
-    from pluto_edge.train.jobs import Workers
-    from pluto_edge.train.progress import Bars, Silent
-    from pluto_edge.train.signatures import add_signatures
+    with needs("train"):
+        from pluto_edge.train.jobs import Workers
+        from pluto_edge.train.progress import Bars, Silent
+        from pluto_edge.train.signatures import add_signatures
 
     store, workers = Store(options.store), Workers(options.jobs, options.threads)
     domains = choose_domains(options)
-    with Silent() if options.quiet else Bars() as progress:
+    with Silent() if options.quiet or options.json else Bars() as progress:
         names = add_signatures(store, domains, force=options.force, workers=workers, progress=progress)
-    if not options.quiet:
+    if options.json:
+        print_json({"store": str(store.path), "added": names})
+    elif not options.quiet:
         left = len(store.names) - len(names)
         print(f"{store.path}: {len(names)} signatures added" + (f", {left} modules had one" if left else ""))
     return 0

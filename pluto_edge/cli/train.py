@@ -8,6 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from pluto_edge._text import did_you_mean
+from pluto_edge.cli.parsing import add_json, needs
 from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.modules import Kind
 from pluto_edge.store import Store
@@ -75,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     running.add_argument("--ray", action="store_true", help="spread the domains over the Ray cluster found")
     running.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
-    running.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
+    add_json(running, "print the report as JSON on stdout")
 
 
 def _backbone_arguments(group: argparse._ArgumentGroup) -> None:
@@ -154,9 +156,10 @@ def read_recipe(options: argparse.Namespace) -> Recipe:
 
 
 def run(options: argparse.Namespace) -> int:
-    from pluto_edge.train.jobs import Workers
-    from pluto_edge.train.progress import Bars, Silent
-    from pluto_edge.train.trainer import describe, run_train
+    with needs("train"):
+        from pluto_edge.train.jobs import Workers
+        from pluto_edge.train.progress import Bars, Silent
+        from pluto_edge.train.trainer import describe, run_train
 
     recipe = read_recipe(options)
     workers = Workers(options.jobs, options.threads, options.ray)
@@ -214,7 +217,7 @@ def show(result: "TrainReport") -> None:
         print(f"left out: {problem}")
     if len(result.skipped) > 10:
         print(f"left out: {len(result.skipped) - 10} more")
-    print(f"\n{result.store}/README.md has this with a picture; next: pluto-export --modules {result.store}")
+    print(f"\n{result.store}/README.md has this with a picture; next: pluto export {result.store}")
 
 
 def choose_domains(options: argparse.Namespace) -> list[Domain]:
@@ -229,13 +232,15 @@ def choose_domains(options: argparse.Namespace) -> list[Domain]:
             raise ConfigError(
                 f"--corruptions wants one clean domain folder in {options.data}, found {len(domains)}"
             )
-        names = parse_corruptions(options.corruptions)
+        corruptions = parse_corruptions(options.corruptions)
         severities = parse_severities(options.severities)
-        domains = corrupted(domains[0], names, severities, options.seed, options.per_class)
+        domains = corrupted(domains[0], corruptions, severities, options.seed, options.per_class)
     if getattr(options, "only", None):
         unknown = [n for n in options.only if n not in {d.name for d in domains}]
         if unknown:
-            raise ConfigError(f"--only: no domain {unknown[0]!r}; there are: {', '.join(d.name for d in domains)}")
+            names = [d.name for d in domains]
+            hint = did_you_mean(unknown[0], names)
+            raise ConfigError(f"--only: no domain {unknown[0]!r}; there are: {', '.join(names)}{hint}")
     return domains
 
 
@@ -243,7 +248,8 @@ def parse_corruptions(text: str) -> tuple[str, ...]:
     names = NAMES if text == "all" else tuple(text.split(","))
     unknown = [n for n in names if n not in NAMES]
     if unknown:
-        raise ConfigError(f"--corruptions: no {unknown[0]!r}; there are: {', '.join(NAMES)}")
+        hint = did_you_mean(unknown[0], NAMES)
+        raise ConfigError(f"--corruptions: no {unknown[0]!r}; there are: {', '.join(NAMES)}{hint}")
     return names
 
 

@@ -191,8 +191,9 @@ def test_a_folder_with_a_broken_image(camera_stream: Camera, tmp_path: Path) -> 
     oracle = summary.segments([read(tmp_path / "a.jsonl")])[0].accuracies["oracle"]
     assert re.search(rf"10 .* {right:.3f} +{oracle:.3f}", done.stdout)
     (tmp_path / "frames/7/4.png").write_bytes(b"x")
-    done = camera_stream("--source", "frames", "--no-plot", "--seed", "2", code=2)
-    assert "not a readable image" in done.stderr and "latency of a prediction" in done.stdout
+    done = camera_stream("--source", "frames", "--record", "b.jsonl", "--no-plot", "--seed", "2")
+    assert done.stderr.count("passed over: ") == 1 and "4.png: not a readable image" in done.stderr
+    assert "latency of a prediction" in done.stdout and len(read(tmp_path / "b.jsonl").rows) == 9
 
 
 def test_a_folder_without_labels(camera_stream: Camera, tmp_path: Path) -> None:

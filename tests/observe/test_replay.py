@@ -166,7 +166,7 @@ def test_replay_writes_a_page_and_a_picture(tmp_path: Path, capsys: pytest.Captu
     assert main(["replay", str(file), "--out", str(tmp_path / "a.html"), "--plot", str(tmp_path / "a.png")]) == 0
     assert Image.open(BytesIO((tmp_path / "a.png").read_bytes())).size == SIZE
     write(made({"clear": 30, "frost": 10}, seed=1), tmp_path / "again.jsonl")
-    assert main(["replay", str(file), str(tmp_path / "again.jsonl")]) == 0
+    assert main(["replay", str(file), str(tmp_path / "again.jsonl"), "--force"]) == 0
     assert "80 (the last of 120) in 2 runs" in capsys.readouterr().out
 
 

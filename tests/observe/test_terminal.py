@@ -48,4 +48,5 @@ def test_a_terminal_without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setitem(sys.modules, "rich.live", None)
     with pytest.raises(MissingExtraError, match=r'rich is not installed; run: pip install "pluto-edge\[stream\]"'):
-        terminal.open_display(Recorder(HEADER))
+        terminal.Live(Recorder(HEADER))
+    assert isinstance(terminal.open_display(Recorder(HEADER)), terminal.Lines)
