@@ -30,18 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from pluto_edge.observe import plot, summary
     from pluto_edge.observe.recording import read
-    from pluto_edge.observe.report import html
+    from pluto_edge.observe.report import page
 
     plot.check()
     out = options.out or options.recordings[0].with_suffix(".html")
     for path in options.recordings:
         _check_apart(path, out, options.plot)
     recordings = [read(path) for path in options.recordings]
-    light = plot.png(recordings)
-    write_text(out, html(recordings, light, plot.png(recordings, dark=True)))
+    write_text(out, page(recordings))
     print(f"{summary.table(recordings)}\n\n{out}")
     if options.plot is not None:
-        write_bytes(options.plot, light)
+        write_bytes(options.plot, plot.png(recordings))
         print(options.plot)
     return 0
 
