@@ -95,10 +95,11 @@ def _lines(series: Sequence[tuple[str, Sequence[float]]], ours: str | None, widt
     pens = [_Pen.of(index, label == ours) for index, (label, _) in enumerate(series)]
     for index, ((label, _), points) in enumerate(zip(series, curves, strict=True)):
         parts += _curve(index, points, curves, pens[index])
-        x, y = (0, top + height + 38 + 20 * index) if below else (width - right + 18, top + 8 + 19 * index)
+        start = 0 if below else width - right + 18
+        line = top + height + 38 + 20 * index if below else top + 8 + 19 * index
         parts.append(
-            f"<path d='M{x} {y}h24'{pens[index].stroke()}/>"
-            f"<text x='{x + 30}' y='{y + 4}'>{_fit(label, width - x - 30)}</text>"
+            f"<path d='M{start} {line}h24'{pens[index].stroke()}/>"
+            f"<text x='{start + 30}' y='{line + 4}'>{_fit(label, width - start - 30)}</text>"
         )
     legend = 20 * len(series)
     return max(top + height + 24, top + height + 32 + legend if below else top + legend), parts
