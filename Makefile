@@ -22,7 +22,7 @@ check: $(READY)
 	@$(BIN)/mypy --no-error-summary
 
 docs: $(READY)
-	@$(BIN)/python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }

@@ -19,7 +19,7 @@ from tests.observe.recordings import made, write
 ROOT = Path(__file__).parent.parent
 HEAVY = {"torch", "timm", "torchvision", "onnx", "onnxscript", "onnx_ir"}
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-NOT_SHIPPED = {"attacks", "benchmarks", "build", "docs", "examples", "tests"}
+NOT_SHIPPED = {"attacks", "benchmarks", "build", "deploy", "docs", "examples", "tests"}
 
 
 def imports(file: Path, *, at_once: bool = False) -> set[str]:

@@ -9,7 +9,7 @@ from pluto_edge._schema import check_version, read_json
 from pluto_edge.errors import BundleError, ConfigError, StoreError
 
 NEED_EXPORT = """graphs of schema {old} lack what this pluto-edge runs; they are written anew from the store:
-  pluto-export --modules STORE --out {path} --force
+  pluto export --modules STORE --out {path} --force
 modules, selector and classes come from the store unchanged; what streams learned with the old bundle starts anew"""
 NO_SIGNATURE = """these modules have no signature, so that the paper's selector decides for them: {names}
   pluto signatures {path} --data PHOTOS"""

@@ -70,7 +70,7 @@ def test_an_older_bundle_is_exported_again(
     old = tmp_path / "bundle"
     shutil.copytree(make_bundle(), old)
     data = json.loads((old / "manifest.json").read_text())
-    for number, code, said in ((1, 1, f"pluto-export --modules STORE --out {old} --force"), (99, 2, "newer")):
+    for number, code, said in ((1, 1, f"pluto export --modules STORE --out {old} --force"), (99, 2, "newer")):
         (old / "manifest.json").write_text(json.dumps({**data, "schema_version": number}))
         assert main(["upgrade", str(old)]) == code
         assert said in "".join(capsys.readouterr())
