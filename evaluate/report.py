@@ -170,7 +170,8 @@ def html(findings: Findings, evaluation: Evaluation, facts: Sequence[tuple[str, 
             _card(
                 "Accuracy, %",
                 "Mean ± standard deviation over the orders of the stream. Bold: the best that needs no hindsight. "
-                "Red: collapsed in at least one order. Pointing at a figure shows its 95 % interval over images.",
+                "Orange: collapsed in at least one order. Pointing at a figure shows its 95 % interval over "
+                "images.",
                 _table(table, targets),
             ),
             _against(findings, targets),
@@ -248,7 +249,7 @@ def _against(findings: Findings, targets: Sequence[str]) -> str:
         body.append(f"<tr><td>{escape(one.rival)}</td>{''.join(parts)}</tr>")
     return _card(
         f"{findings.ours} against the others, points",
-        f"{findings.ours} {LESS} {SURE} Bold: significant; red: behind.",
+        f"{findings.ours} {LESS} {SURE} Bold: significant; orange: behind.",
         f"<table>{_head('', targets)}{''.join(body)}</table>",
     )
 

@@ -105,6 +105,10 @@ svg.phone { display: none; }
 @media (max-width: 719px) {
   svg.desk { display: none; }
   svg.phone { display: block; width: 100%; }
+  /* the names stay where they are while the numbers are moved */
+  td:first-child, th:first-child {
+    position: sticky; left: 0; background: var(--card); white-space: normal; max-width: 9em;
+  }
   dl { grid-template-columns: minmax(0, 1fr); gap: 0; }
   dd { margin-bottom: 6px; }
 }
