@@ -1,6 +1,7 @@
 """The picture of a run, or of several: accuracy and module weights over frames, with conditions and events."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -35,6 +36,18 @@ def check() -> None:
         raise MissingExtraError("matplotlib", "stream") from cause
 
 
+@dataclass(frozen=True)
+class _Sheet:
+    """What is drawn, and on what: the frames of the longest run, which of them are kept, and modules' colours."""
+
+    recordings: Sequence[Recording]
+    frames: NDArray[np.int64]
+    keep: NDArray[np.int64]
+    colours: dict[str, str]
+    theme: Theme
+    phone: bool
+
+
 def png(recordings: Sequence[Recording], dark: bool = False, phone: bool = False) -> bytes:
     """The picture as a PNG: one run, or several of one story as their mean and band.
 
@@ -52,10 +65,10 @@ def png(recordings: Sequence[Recording], dark: bool = False, phone: bool = False
     longest = max(recordings, key=lambda r: len(r.rows))
     frames = np.array([r.frame for r in longest.rows])
     keep = np.unique(np.linspace(0, len(frames) - 1, min(MAX_POINTS, len(frames))).astype(int))
-    colours = _module_colours(recordings, theme)
-    _accuracy(upper, recordings, frames, keep, colours, theme, phone)
-    _weights(lower, recordings, frames, keep, colours, theme, phone)
-    labels = _conditions(upper, lower, recordings, colours, theme, phone)
+    sheet = _Sheet(recordings, frames, keep, _module_colours(recordings, theme), theme, phone)
+    _accuracy(upper, sheet)
+    _weights(lower, sheet)
+    labels = _conditions(upper, lower, sheet)
     for axes in (upper, lower):
         _dress(axes, theme)
     lower.set_xlabel("frame", color=theme["muted"])
@@ -107,16 +120,9 @@ def _lines(colours: dict[str, str], header: Header, theme: Theme) -> dict[str, d
     }
 
 
-def _accuracy(
-    axes: Any,
-    recordings: Sequence[Recording],
-    frames: Any,
-    keep: Any,
-    colours: dict[str, str],
-    theme: Theme,
-    phone: bool,
-) -> None:
+def _accuracy(axes: Any, sheet: _Sheet) -> None:
     """Rolling accuracy of everyone who answered; entropy where the truth is not known."""
+    recordings, frames, keep, theme = sheet.recordings, sheet.frames, sheet.keep, sheet.theme
     header, found = recordings[0].header, [scores(r) for r in recordings]
     several = len(recordings) > 1
     mean = ", mean of " + f"{len(recordings)} runs" if several else ""
@@ -128,7 +134,7 @@ def _accuracy(
         axes.set_ylim(0, 1.08 * np.log(max(len(header.classes), 2)))
     else:
         lowest = 1.0
-        for name, style in _lines(colours, header, theme).items():
+        for name, style in _lines(sheet.colours, header, theme).items():
             known = [rolling(run[name], WINDOW) for run in found if name in run]
             if not known:
                 continue
@@ -141,11 +147,11 @@ def _accuracy(
                 axes.fill_between(frames[keep], low, high, color=theme["ours"], alpha=0.22, lw=0, label=BAND)
             axes.plot(frames[keep], _mean(lines), **style)
         axes.set_ylabel(f"accuracy, last {WINDOW} frames{mean}", color=theme["muted"])
-        room = 0.0 if phone else ROOM * (1.25 - lowest)  # for the legend
+        room = 0.0 if sheet.phone else ROOM * (1.25 - lowest)  # for the legend
         axes.set_ylim(max(0.0, np.round(lowest - room, 1)), 1.08)
     _events(axes, recordings, theme)
     place: dict[str, Any] = {"loc": "lower left", "ncols": 4, "bbox_to_anchor": (0, 0.03)}
-    if phone:
+    if sheet.phone:
         place = {"loc": "upper left", "ncols": 1, "bbox_to_anchor": (-0.02, -0.02)}
     _legend(axes, theme, **place)
 
@@ -178,27 +184,25 @@ def _events(axes: Any, recordings: Sequence[Recording], theme: Theme) -> None:
         axes.scatter(steps, [0.02] * len(steps), marker="|", color=theme["muted"], s=40, label="step", **at_height)
 
 
-def _weights(
-    axes: Any,
-    recordings: Sequence[Recording],
-    frames: Any,
-    keep: Any,
-    colours: dict[str, str],
-    theme: Theme,
-    phone: bool,
-) -> None:
+def _weights(axes: Any, sheet: _Sheet) -> None:
+    frames, keep, colours = sheet.frames, sheet.keep, sheet.colours
     runs = [
         _smooth(np.array([[r.weights.get(n, 0.0) for r in recording.rows] for n in colours]), SMOOTH)
-        for recording in recordings
+        for recording in sheet.recordings
     ]
     stack = [_mean(_together([run[i] for run in runs], len(frames)))[keep] for i in range(len(colours))]
     axes.stackplot(
-        frames[keep], stack, labels=list(colours), colors=list(colours.values()), lw=0.4, edgecolor=theme["card"]
+        frames[keep],
+        stack,
+        labels=list(colours),
+        colors=list(colours.values()),
+        lw=0.4,
+        edgecolor=sheet.theme["card"],
     )
-    axes.set_ylabel("who has a say: module weights", color=theme["muted"])
+    axes.set_ylabel("who has a say: module weights", color=sheet.theme["muted"])
     axes.set_ylim(0, 1)
-    columns, below = (2, -0.26) if phone else (min(len(colours), 7), -0.16)
-    _legend(axes, theme, loc="upper center", ncols=columns, bbox_to_anchor=(0.5, below))
+    columns, below = (2, -0.26) if sheet.phone else (min(len(colours), 7), -0.16)
+    _legend(axes, sheet.theme, loc="upper center", ncols=columns, bbox_to_anchor=(0.5, below))
 
 
 def _legend(axes: Any, theme: Theme, **place: Any) -> None:
@@ -207,17 +211,15 @@ def _legend(axes: Any, theme: Theme, **place: Any) -> None:
         text.set_parse_math(False)
 
 
-def _conditions(
-    upper: Any, lower: Any, recordings: Sequence[Recording], colours: dict[str, str], theme: Theme, phone: bool
-) -> list[list[Any]]:
+def _conditions(upper: Any, lower: Any, sheet: _Sheet) -> list[list[Any]]:
     """Conditions that no module was made for are shaded; above each its name, and on a desk what was right in it.
 
     Gives what is written above each of them.
     """
-    header, parts = recordings[0].header, segments(recordings)
+    theme, phone, header, parts = sheet.theme, sheet.phone, sheet.recordings[0].header, segments(sheet.recordings)
     if not any(p.condition for p in parts) or len(parts) > MAX_LABELS:
         return []
-    lines, labels = _lines(colours, header, theme), []
+    lines, labels = _lines(sheet.colours, header, theme), []
     for number, part in enumerate(parts):
         if part.condition and not part.known:
             upper.axvspan(part.start, part.end + 1, color=theme["track"], zorder=0, lw=0)
