@@ -31,7 +31,7 @@ def parser(place: Path) -> Iterator[Parser]:
         text.encode()
         if not text.replace("\n", "").isprintable():
             raise Escape("pluto replay prints control characters")
-        html([recording], b"", b"").encode()
+        html([recording], b"", b"", b"", b"").encode()
 
     yield Parser(parse, [_sample()])
 

@@ -5,14 +5,15 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from pluto_edge._look import LIGHT
 from pluto_edge.bench.bench import Cell, Report
 from pluto_edge.errors import ConfigError
-from pluto_edge.observe.plot import BLUE, COLOURS, LIGHT, check
+from pluto_edge.observe.plot import check
 
 __all__ = ["check", "check_files", "drawn", "dress", "png"]
 
 MAX_TICKS = 20
-LINES = (("predict", BLUE), ("step", COLOURS[1]))
+LINES = (("predict", LIGHT["m0"]), ("step", LIGHT["m1"]))
 
 
 def png(report: Report) -> bytes:
@@ -20,7 +21,7 @@ def png(report: Report) -> bytes:
     check()
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4.2), layout="constrained", facecolor=LIGHT["paper"])
+    figure = Figure(figsize=(10, 4.2), layout="constrained", facecolor=LIGHT["card"])
     left, right = figure.subplots(1, 2)
     growth = report.growth
     most = report.plan.modules[-1]
@@ -35,14 +36,14 @@ def drawn(figure: Any, title: str) -> bytes:
     """A figure with this title as a PNG."""
     figure.suptitle(title, fontsize=11, color=LIGHT["ink"], parse_math=False)
     picture = BytesIO()
-    figure.savefig(picture, format="png", dpi=120, facecolor=LIGHT["paper"])
+    figure.savefig(picture, format="png", dpi=120, facecolor=LIGHT["card"])
     return picture.getvalue()
 
 
 def dress(axes: Any, grid: str) -> None:
     """No frame, faint figures, and lines across the axis that `grid` names."""
-    axes.tick_params(colors=LIGHT["faint"], labelsize=9, length=0)
-    axes.grid(axis=grid, color=LIGHT["grid"], lw=0.6)
+    axes.tick_params(colors=LIGHT["muted"], labelsize=9, length=0)
+    axes.grid(axis=grid, color=LIGHT["line"], lw=0.6)
     for spine in axes.spines.values():
         spine.set_visible(False)
 
@@ -55,8 +56,8 @@ def _draw(axes: Any, cells: Sequence[Cell], at: Sequence[int], label: str) -> No
             at, [t.median for t in times], yerr=spread, color=colour, marker="o", ms=5, lw=1.8, label=name
         )
     axes.set_xticks(_apart(at))
-    axes.set_xlabel(label, color=LIGHT["faint"])
-    axes.set_ylabel("milliseconds a call", color=LIGHT["faint"])
+    axes.set_xlabel(label, color=LIGHT["muted"])
+    axes.set_ylabel("milliseconds a call", color=LIGHT["muted"])
     axes.set_ylim(bottom=0)
     dress(axes, "y")
     axes.legend(frameon=False, fontsize=9, labelcolor=LIGHT["ink"])

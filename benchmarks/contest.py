@@ -9,9 +9,9 @@ import numpy as np
 from tqdm import tqdm
 
 from pluto_edge import _text
+from pluto_edge._look import LIGHT
 from pluto_edge.bench.bench_plot import check, drawn, dress
 from pluto_edge.bench.machine import Peak
-from pluto_edge.observe.plot import BLUE, COLOURS, LIGHT
 
 SCHEMA_VERSION = 1
 STEP = "step: "  # rows of steps start with this; the picture has them
@@ -167,7 +167,7 @@ def png(report: ContestReport) -> bytes:
     from matplotlib.figure import Figure
 
     cases = list(dict.fromkeys(r.what for r in report.rows if r.what.startswith(STEP)))
-    figure = Figure(figsize=(10, 4.2), layout="constrained", facecolor=LIGHT["paper"])
+    figure = Figure(figsize=(10, 4.2), layout="constrained", facecolor=LIGHT["card"])
     for axes, case in zip(np.atleast_1d(figure.subplots(1, len(cases))), cases, strict=True):
         _bars(axes, [r for r in report.rows if r.what == case and r.median is not None], case)
     busy = ", machine busy" if report.busy else ""
@@ -181,13 +181,13 @@ def _bars(axes: Any, rows: list[ContestRow], case: str) -> None:
         [row.who for row in rows],
         [row.median / 1e3 for row in rows if row.median is not None],
         xerr=[(row.spread or 0.0) / 2e3 for row in rows],
-        color=[BLUE if own else COLOURS[-1] for own in ours],
+        color=[LIGHT["accent"] if own else LIGHT["others"] for own in ours],
         ecolor=LIGHT["ink"],
     )
     for at, row in enumerate(rows):
         axes.text(0, at, f" {row.ratio:.2f}", va="center", fontsize=9, color=LIGHT["ink"])
     axes.invert_yaxis()
     axes.set_title(case.removeprefix(STEP), fontsize=10, color=LIGHT["ink"])
-    axes.set_xlabel("seconds a step; in the bar: over the first", color=LIGHT["faint"])
+    axes.set_xlabel("seconds a step; in the bar: over the first", color=LIGHT["muted"])
     axes.set_axisbelow(True)
     dress(axes, "x")

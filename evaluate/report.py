@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 
 from pluto_edge._files import write_text
+from pluto_edge._look import REPORT, STYLE
 from pluto_edge._schema import to_text
 from pluto_edge.evaluate.evaluation import Evaluation
 from pluto_edge.evaluate.results import BLEND, ENSEMBLE, Protocol
@@ -21,15 +22,6 @@ SURE = (
     "images of all targets together."
 )
 REMEMBERED = "Adapted modules, each alone, on their own domains after each target"
-STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:2em auto;padding:0 1em;color:#1c2330}
-h1{font-size:1.5em} h2{font-size:1.15em;margin-top:2em}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-td,th{padding:.25em .7em;text-align:right;border-bottom:1px solid #e3e6ec;white-space:nowrap}
-td:first-child,th:first-child{text-align:left} .best{font-weight:700} .down{color:#b3261e} small{color:#667}
-svg{max-width:100%;height:auto} .scroll{overflow-x:auto} tr.mine td{background:#eef4ff}
-.verdict{font-size:1.15em;padding:.7em 1em;border-left:4px solid #2563eb;background:#f4f7fc}
-"""
 
 
 def write(evaluation: Evaluation, protocol: Protocol, bundle: Bundle, out: Path) -> Findings:
@@ -166,41 +158,57 @@ def html(findings: Findings, evaluation: Evaluation, facts: Sequence[tuple[str, 
     targets = list(table[0].cells)
     shown = [row for row in table if row.part != "worst"]
     followed = [row for row in table if row.part in (ENSEMBLE, BLEND)]
-    plots = [
-        f"<h2>{escape(target)}: accuracy along the stream</h2>"
-        + lines([(row.label, row.cells[target].curve) for row in followed])
-        for target in targets
-    ]
     down = "".join(f"<li class=down>{escape(line)}</li>" for line in fallen(table))
     not_run = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in evaluation.skipped.items())
     return "".join(
         [
-            "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
-            f"<title>pluto eval</title><style>{STYLE}</style><h1>pluto eval</h1>",
-            f"<p class=verdict>{escape(findings.verdict)}</p><ul>",
-            *(f"<li><b>{escape(name)}</b>: {escape(value)}</li>" for name, value in facts),
-            "</ul><h2>Accuracy, %</h2><p>Mean ± standard deviation over the orders of the stream. Bold: the best ",
-            "that needs no hindsight. Red: collapsed in at least one order. Pointing at a figure shows its 95 % ",
-            "interval over images.</p><div class=scroll>",
-            _table(table, targets),
-            "</div>",
+            "<!doctype html><html lang=en><meta charset=utf-8>",
+            "<meta name=viewport content='width=device-width, initial-scale=1'>",
+            f"<title>pluto eval</title><style>{STYLE}{REPORT}</style><h1>pluto eval</h1>",
+            f"<section class=card><p class=verdict>{escape(findings.verdict)}</p></section>",
+            _card(
+                "Average over the targets",
+                "Accuracy with its deviation over the orders. Red: the row that is compared with the others. Grey: "
+                "the best module, known in hindsight only.",
+                bars([(row.label, row.mean, row.spread, row.part != "best") for row in shown], findings.ours),
+            ),
+            _card(
+                "Accuracy, %",
+                "Mean ± standard deviation over the orders of the stream. Bold: the best that needs no hindsight. "
+                "Orange: collapsed in at least one order. Pointing at a figure shows its 95 % interval over "
+                "images.",
+                _table(table, targets),
+            ),
             _against(findings, targets),
+            *(
+                _card(
+                    f"{target}: accuracy along the stream",
+                    "Where curves lie on each other, they take turns.",
+                    lines([(row.label, row.cells[target].curve) for row in followed], findings.ours),
+                )
+                for target in targets
+            ),
             _plain(SINGLES, singles(table), targets),
             _plain(REMEMBERED, remembered(table), targets),
-            f"<h2>Collapsed</h2><ul>{down}</ul>" if down else "",
-            f"<h2>Not run</h2><ul>{not_run}</ul>" if not_run else "",
-            "<h2>Average over the targets</h2><p>Pale: the best module, known in hindsight only.</p>",
-            bars([(row.label, row.mean, row.spread, row.part != "best") for row in shown]),
-            *plots,
-            "<h2>What the runs noted</h2><div class=scroll>",
-            _notes(table),
-            "</div></html>\n",
+            _card("Collapsed", "", f"<ul>{down}</ul>") if down else "",
+            _card("Not run", "", f"<ul>{not_run}</ul>") if not_run else "",
+            _card("What was compared", "", _facts(facts)),
+            _card("What the runs noted", "", _notes(table)),
+            "</html>\n",
         ]
     )
 
 
+def _card(title: str, text: str, content: str) -> str:
+    said = f"<p>{escape(text)}</p>" if text else ""
+    return f"<section class=card><h2>{escape(title)}</h2>{said}<div class=scroll>{content}</div></section>"
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> str:
+    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(value)}</dd>' for name, value in facts)}</dl>"
+
+
 def _table(table: Sequence[MethodRow], targets: Sequence[str]) -> str:
-    head = "".join(f"<th>{escape(t)}</th>" for t in [*targets, "average"])
     fair = [row for row in table if row.fair]
     best = {t: max(row.cells[t].mean for row in fair) for t in targets} if fair else {}
     top = max((row.mean for row in fair), default=0.0)
@@ -212,12 +220,19 @@ def _table(table: Sequence[MethodRow], targets: Sequence[str]) -> str:
             kinds = ["best"] if row in fair and cell.mean == best[target] else []
             kinds += ["down"] if cell.collapsed else []
             title = f"{cell.module} {_interval(cell)}".strip()
-            parts.append(f"<td class='{' '.join(kinds)}' title='{escape(title, quote=True)}'>{value}</td>")
-        kind = "best" if row in fair and row.mean == top else ""
+            parts.append(
+                f"<td class='{' '.join(['right', *kinds])}' title='{escape(title, quote=True)}'>{value}</td>"
+            )
+        kind = "right best" if row in fair and row.mean == top else "right"
         parts.append(f"<td class='{kind}' title='{_interval(row)}'>{cells(row, targets)[-1]}</td>")
         mine = " class=mine" if row.part == BLEND else ""
         body.append(f"<tr{mine}><td>{escape(row.label)}</td>{''.join(parts)}</tr>")
-    return f"<table><tr><th>method</th>{head}</tr>{''.join(body)}</table>"
+    return f"<table>{_head('method', targets)}{''.join(body)}</table>"
+
+
+def _head(first: str, targets: Sequence[str]) -> str:
+    names = "".join(f"<th class=right>{escape(t)}</th>" for t in [*targets, "average"])
+    return f"<tr><th>{first}</th>{names}</tr>"
 
 
 def _interval(found: TargetScore | MethodRow) -> str:
@@ -228,30 +243,29 @@ def _interval(found: TargetScore | MethodRow) -> str:
 def _against(findings: Findings, targets: Sequence[str]) -> str:
     if not findings.against:
         return ""
-    head = "".join(f"<th>{escape(t)}</th>" for t in [*targets, "average"])
     body = []
     for one in findings.against:
         parts = []
         for c in (*one.targets.values(), one.average):
-            kind = "" if not c.significant else "best" if c.difference > 0 else "best down"
+            kind = "right" if not c.significant else "right best" if c.difference > 0 else "right best down"
             parts.append(
                 f"<td class='{kind}'>{100 * c.difference:+.1f}<br><small>{span(c)}, {chance(c.p)}</small></td>"
             )
         body.append(f"<tr><td>{escape(one.rival)}</td>{''.join(parts)}</tr>")
-    ours = escape(str(findings.ours))
-    return (
-        f"<h2>{ours} against the others, points</h2><p>{ours} {LESS} {SURE} "
-        "Bold: significant; red: behind.</p><div class=scroll>"
-        f"<table><tr><th></th>{head}</tr>{''.join(body)}</table></div>"
+    return _card(
+        f"{findings.ours} against the others, points",
+        f"{findings.ours} {LESS} {SURE} Bold: significant; orange: behind.",
+        f"<table>{_head('', targets)}{''.join(body)}</table>",
     )
 
 
 def _plain(title: str, values: Sequence[tuple[str, list[str]]], targets: Sequence[str]) -> str:
     if not values:
         return ""
-    head = "".join(f"<th>{escape(t)}</th>" for t in [*targets, "average"])
-    body = "".join(f"<tr><td>{escape(n)}</td>{''.join(f'<td>{c}</td>' for c in cells)}</tr>" for n, cells in values)
-    return f"<h2>{title}, %</h2><div class=scroll><table><tr><th></th>{head}</tr>{body}</table></div>"
+    body = "".join(
+        f"<tr><td>{escape(n)}</td>{''.join(f'<td class=right>{c}</td>' for c in cells)}</tr>" for n, cells in values
+    )
+    return _card(f"{title}, %", "", f"<table>{_head('', targets)}{body}</table>")
 
 
 def _notes(table: Sequence[MethodRow]) -> str:
@@ -260,5 +274,7 @@ def _notes(table: Sequence[MethodRow]) -> str:
         if row.part not in (ENSEMBLE, BLEND):
             continue
         said = ", ".join(f"{k} {v:g}" for k, v in row.notes.items())
-        body.append(f"<tr><td>{escape(row.method)}</td><td>{row.seconds:.1f} s</td><td>{escape(said)}</td></tr>")
-    return f"<table><tr><th>method</th><th>time</th><th>counts</th></tr>{''.join(body)}</table>"
+        body.append(
+            f"<tr><td>{escape(row.method)}</td><td class=right>{row.seconds:.1f} s</td><td>{escape(said)}</td></tr>"
+        )
+    return f"<table><tr><th>method</th><th class=right>time</th><th>counts</th></tr>{''.join(body)}</table>"

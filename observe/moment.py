@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from pluto_edge.observe.words import explain
 from pluto_edge.runtime.stream.stream import Stream
 from pluto_edge.runtime.stream.timeline import MAX_POINTS
 from pluto_edge.runtime.types import Event, Point, Prediction
@@ -156,11 +157,7 @@ def _brief(event: Event) -> dict[str, object]:
     return {
         "kind": event.kind,
         "frame": event.frame,
-        "reason": event.reason,
-        "top": event.top,
-        "samples": event.samples,
-        "reliable": event.reliable,
-        "entropy": round(event.entropy_before, 4),
+        "why": explain(event),
     }
 
 

@@ -4,17 +4,28 @@ from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
 
-from pluto_edge.observe import summary
+from pluto_edge._look import REPORT, STYLE
+from pluto_edge.observe import plot, summary
 from pluto_edge.observe.recording import Recording
+from pluto_edge.observe.words import explain
 from pluto_edge.runtime.types import Event
 
-__all__ = ["html"]
+__all__ = ["html", "page"]
 
 SHOWN = 200  # events in the report
+EVENTS = ("frame", "event", "")
+NAMES = {"step": "learned", "rollback": "step taken back", "change": "change of domain"}
 
 
-def html(recordings: Sequence[Recording], light: bytes, dark: bytes) -> str:
-    """One page with everything in it; `light` and `dark` are the picture for both kinds of screen.
+def page(recordings: Sequence[Recording]) -> str:
+    """One page with everything in it, its pictures too."""
+    return html(
+        recordings, *(plot.png(recordings, dark, phone) for phone in (False, True) for dark in (False, True))
+    )
+
+
+def html(recordings: Sequence[Recording], light: bytes, dark: bytes, small_light: bytes, small_dark: bytes) -> str:
+    """The page around the picture for both kinds of screen, and for those of phones.
 
     Of several runs the events are the first one's.
     """
@@ -29,20 +40,19 @@ def html(recordings: Sequence[Recording], light: bytes, dark: bytes) -> str:
         ("learning", _learning(recording)),
         ("written by", header.writer),
     ]
+    pictures = {"light": light, "dark": dark, "small_light": small_light, "small_dark": small_dark}
     events = [e for e in recording.events if e.kind != "gather"]
     note = f"<p>The last {SHOWN} of {len(events):,}.</p>" if len(events) > SHOWN else ""
     return PAGE.format(
         title=escape(sources),
-        style=STYLE,
-        light=b64encode(light).decode(),
-        dark=b64encode(dark).decode(),
+        style=STYLE + REPORT,
+        verdict=escape(summary.verdict(recordings)),
+        **{name: b64encode(data).decode() for name, data in pictures.items()},
         conditions=_table(conditions.header, conditions.rows, conditions.right),
         figures=_pairs(summary.figures(recordings)),
         about=_pairs(about),
         note=note,
-        events=_table(
-            ("frame", "event", "", "top module", "reliable"), [_event(e) for e in events[-SHOWN:]], (0, 4)
-        ),
+        events=_table(EVENTS, [_event(e) for e in events[-SHOWN:]], (0,)),
     )
 
 
@@ -54,47 +64,22 @@ def _learning(recording: Recording) -> str:
 
 
 def _event(event: Event) -> tuple[str, ...]:
-    text = event.reason
-    if event.kind == "step":
-        text = f"entropy {event.entropy_before:.3f} to {event.entropy_after:.3f}"
-    reliable = f"{event.reliable}/{event.samples}" if event.samples else ""
-    return f"{event.frame:,}", event.kind, text, event.top, reliable
+    return f"{event.frame:,}", NAMES.get(event.kind, event.kind), explain(event)
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
     def line(cells: Sequence[str], tag: str) -> str:
-        sides = ("right" if i in right else "left" for i in range(len(cells)))
-        return "".join(f'<{tag} class="{s}">{escape(c)}</{tag}>' for c, s in zip(cells, sides, strict=True))
+        kinds = (' class="right"' if i in right else "" for i in range(len(cells)))
+        return "".join(f"<{tag}{kind}>{escape(c)}</{tag}>" for c, kind in zip(cells, kinds, strict=True))
 
     head = f"<thead><tr>{line(header, 'th')}</tr></thead>"
     body = "".join(f"<tr>{line(r, 'td')}</tr>\n" for r in rows)
-    return f'<div class="wide"><table>{head}\n<tbody>{body}</tbody></table></div>'
+    return f'<div class="scroll"><table>{head}\n<tbody>{body}</tbody></table></div>'
 
 
 def _pairs(pairs: Sequence[tuple[str, str]]) -> str:
     return "<dl>" + "".join(f"<dt>{escape(n)}</dt><dd>{escape(v)}</dd>\n" for n, v in pairs) + "</dl>"
 
-
-STYLE = """
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #24292f; --faint: #6e7781; --line: #d8dee4; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #15191e; --ink: #e6e9ec; --faint: #9aa4ae; --line: #39424c; }
-}
-body { margin: 0 auto; max-width: 68rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; margin: 0 0 1rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
-img { width: 100%; height: auto; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th { color: var(--faint); font-weight: 500; }
-th, td { padding: .25rem 1.2rem .25rem 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
-.left { text-align: left; }
-.right { text-align: right; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.5rem; margin: 0; }
-dt { color: var(--faint); }
-dd { margin: 0; overflow-wrap: anywhere; }
-"""
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -105,20 +90,26 @@ PAGE = """<!doctype html>
 <style>{style}</style>
 </head>
 <body>
-<h1>{title}</h1>
+<h1>pluto replay <span>{title}</span></h1>
+<section class="card"><p class="verdict">{verdict}</p></section>
+<section class="card">
+<h2>Over time</h2>
 <picture>
+<source media="(max-width: 899px) and (prefers-color-scheme: dark)" srcset="data:image/png;base64,{small_dark}">
+<source media="(max-width: 899px)" srcset="data:image/png;base64,{small_light}">
 <source media="(prefers-color-scheme: dark)" srcset="data:image/png;base64,{dark}">
 <img alt="accuracy and module weights over the frames of the run" src="data:image/png;base64,{light}">
 </picture>
-<h2>Conditions</h2>
-{conditions}
-<h2>Figures</h2>
-{figures}
-<h2>Run</h2>
-{about}
-<h2>Events</h2>
+</section>
+<section class="card"><h2>Conditions</h2>
+{conditions}</section>
+<section class="card"><h2>Figures</h2>
+{figures}</section>
+<section class="card"><h2>Run</h2>
+{about}</section>
+<section class="card"><h2>Events</h2>
 {note}
-{events}
+{events}</section>
 </body>
 </html>
 """

@@ -30,6 +30,7 @@ __all__ = [
     "segments",
     "table",
     "title",
+    "verdict",
     "whole",
 ]
 
@@ -161,6 +162,50 @@ def paired(recordings: Sequence[Recording], first: str, second: str) -> Paired |
     every = np.concatenate(differences)
     gains = tuple(float(d.mean()) for d in differences)
     return Paired(int((every > 0).sum()), int((every < 0).sum()), gains)
+
+
+def verdict(recordings: Sequence[Recording]) -> str:
+    """The sentence that a report begins with: was adapting worth it, as far as anybody can know?"""
+    found = whole(recordings)
+    if "adapted" not in found.accuracies:
+        return _without_labels(recordings, found)
+    rivals = {a: v for a, v in found.accuracies.items() if a not in ("adapted", "oracle")}
+    right = f"Adapting was right on {found.accuracies['adapted']:.1%} of the frames"
+    if not rivals:
+        return f"{right}; nothing else was recorded to compare it with."
+    best = max(rivals, key=lambda a: rivals[a])
+    pair = paired(recordings, "adapted", best)
+    assert pair is not None  # both have answers to frames whose truth is known
+    ways = {
+        "shipped": f"the module {title(best, recordings[0].header)} alone",
+        "generalist": "the generalist alone",
+    }
+    ways |= {"average": "the plain average of the modules", "without": "the bundle without adapting"}
+    gain = round(100 * pair.gain, 1)
+    stands = (
+        f"{gain:.1f} points better than" if gain > 0 else f"{-gain:.1f} points worse than" if gain else "level with"
+    )
+    runs = (
+        f" In {sum(g > 0 for g in pair.gains)} of {len(pair.gains)} runs it was ahead."
+        if len(pair.gains) > 1
+        else ""
+    )
+    return (
+        f"{right}: {stands} the best alternative, {ways[best]} ({rivals[best]:.1%}). It was right on "
+        f"{pair.better:,} frames where that was wrong, and wrong on {pair.worse:,} where that was right.{runs}"
+    )
+
+
+def _without_labels(recordings: Sequence[Recording], found: ConditionSummary) -> str:
+    metrics = [r.metrics for r in recordings if r.metrics is not None]
+    done = ""
+    if metrics:
+        steps, back, changes = (sum(getattr(m, n) for m in metrics) for n in ("steps", "rolled_back", "changes"))
+        done = f"It learned {steps:,} times, took {back:,} steps back and noticed {changes:,} changes. "
+    return (
+        f"These frames have no labels, so nobody can say which answers were right. {done}"
+        f"It leaned mostly on {found.top} ({found.weight:.0%})."
+    )
 
 
 # Segments

@@ -22,6 +22,7 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._look import STYLE
 from pluto_edge.errors import ImageError, PlutoError
 from pluto_edge.observe.moment import BUCKET, Caption, Chart, Moment, Shown
 from pluto_edge.observe.server import Query, Refused, Reply, Server
@@ -116,6 +117,7 @@ class View:
     def _page(self, query: Query) -> Reply:
         nonce = secrets.token_urlsafe(16)
         values = {
+            "look": STYLE,
             "nonce": nonce,
             "csrf": self._server.csrf,
             "server": self._id,

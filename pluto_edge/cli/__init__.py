@@ -31,6 +31,7 @@ COMMANDS = {
     "corrupt": "write or preview the 15 common corruptions of images",
     "bench": "measure what a bundle costs on this device",
     "info": "describe a store or a bundle",
+    "upgrade": "carry a store, a bundle or a saved state over from an older version",
     "doctor": "check what this machine has and what is slow or broken about it",
     "completion": "print a script that completes `pluto` in a shell",
 }

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from pluto_edge.observe import plot, summary
     from pluto_edge.observe.recording import read
-    from pluto_edge.observe.report import html
+    from pluto_edge.observe.report import page
 
     plot.check()
     out = options.out or options.recordings[0].with_suffix(".html")
@@ -43,10 +43,9 @@ def run(options: argparse.Namespace) -> int:
         _check_apart(path, out, options.plot)
     check_vacant(options.force, out, options.plot)
     recordings = [read(path) for path in options.recordings]
-    light = plot.png(recordings)
-    write_text(out, html(recordings, light, plot.png(recordings, dark=True)))
+    write_text(out, page(recordings))
     if options.plot is not None:
-        write_bytes(options.plot, light)
+        write_bytes(options.plot, plot.png(recordings))
     if options.json:
         facts = {
             "conditions": summary.segments(recordings),

@@ -185,6 +185,34 @@ def test_bars_are_pictures(values: list[tuple[str, float, float, bool]]) -> None
     ET.fromstring(lines([(label, [mean] * i) for i, (label, mean, *_) in enumerate(plain)]))
 
 
+def test_curves_on_each_other_take_turns() -> None:
+    together, apart = [0.9, 0.9, 0.5], [0.9, 0.9, 0.7]
+    drawn = ET.fromstring(lines([("a", together), ("b", apart), ("c", together)]))
+    namespace = "{http://www.w3.org/2000/svg}"
+    curves = drawn[0].iter(f"{namespace}polyline")
+    turns = [(c.get("stroke-dasharray"), c.get("stroke-dashoffset")) for c in curves]
+    assert turns == [("6 12", "0"), ("6 6", "0"), ("6 12", "-6"), (None, None), ("6 12", "-12"), ("6 6", "-6")]
+
+
+def test_axes_have_numbers() -> None:
+    for picture in ET.fromstring(lines([("a", [0.62] * 40)])):
+        texts = [t.text for t in picture.iter() if t.get("class") == "axis"]
+        assert texts == [
+            "accuracy of a batch, %, over batches",
+            "60",
+            "70",
+            "80",
+            "90",
+            "100",
+            "10",
+            "20",
+            "30",
+            "40",
+        ]
+    for picture in ET.fromstring(bars([("a", 0.5, 0.1, True)])):
+        assert [t.text for t in picture.iter() if t.get("class") == "axis"] == ["0", "25", "50", "75", "100 %"]
+
+
 @pytest.fixture
 def command(make_bundle: Callable[..., Path], folders: Path, tmp_path: Path) -> list[str]:
     fixed = ["--bundle", str(make_bundle("adapter")), "--data", str(folders), "--out", str(tmp_path / "out")]

@@ -3,17 +3,20 @@
 import re
 from dataclasses import replace
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from pluto_edge import Event
 from pluto_edge.cli import main
 from pluto_edge.errors import RecordingError
 from pluto_edge.observe import plot, summary
 from pluto_edge.observe.recording import Header, Recording, Row
 from pluto_edge.observe.report import html
+from pluto_edge.observe.words import explain
 from tests.observe.recordings import HEADER, RIVALS, made, write
 
 SIZE = (1320, 864)
@@ -142,14 +145,66 @@ def test_every_recording_has_a_picture_and_a_page(recording: Recording) -> None:
     corners = [Image.open(BytesIO(data)).convert("RGB").getpixel((0, 0)) for data in (light, dark)]
     assert corners == [(255, 255, 255), (21, 25, 30)]
     assert Image.open(BytesIO(light)).size == SIZE
-    page = html([recording], light, dark)
-    assert page.count("data:image/png;base64,") == 2 and "prefers-color-scheme: dark" in page
+    page = html([recording], light, dark, *(plot.png([recording], d, phone=True) for d in (False, True)))
+    assert page.count("data:image/png;base64,") == 4 and page.count("(prefers-color-scheme: dark)") == 3
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_labels_of_conditions_thin_out(monkeypatch: pytest.MonkeyPatch, phone: bool) -> None:
+    """Nineteen conditions have no room for nineteen names; those that are left out leave the others alone."""
+    from matplotlib.figure import Figure
+
+    figures: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k)))
+    for count in (3, 19):
+        plot.png([made({f"condition_{i}": 30 for i in range(count)})], phone=phone)
+        upper = figures.pop().axes[0]
+        names = [t for t in upper.texts if t.get_text().startswith("condition") and t.get_visible()]
+        boxes = [t.get_window_extent() for t in names]
+        assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
+        assert len(names) == count if count == 3 else 3 <= len(names) < count
+
+
+def test_no_curve_hides_another() -> None:
+    """Each is thinner than those behind it, or has gaps."""
+    styles = list(plot._lines({}, RIVALS, plot.LIGHT).values())
+    for behind, before in pairwise(styles):
+        assert before["lw"] < behind["lw"] or "ls" in before
+
+
+def test_the_verdict_comes_first() -> None:
+    run = made({"clear": 30, "fog": 20}, header=RIVALS, rivals=True)
+    said = summary.verdict([run])
+    accuracies = summary.whole([run]).accuracies
+    rivals = {n: v for n, v in accuracies.items() if n not in ("adapted", "oracle")}
+    assert said.startswith(f"Adapting was right on {accuracies['adapted']:.1%} of the frames: ")
+    assert f"{100 * (accuracies['adapted'] - max(rivals.values())):.1f} points better than" in said
+    assert f"({max(rivals.values()):.1%})" in said
+    page = html([run], b"", b"", b"", b"")
+    assert page.index(said[:40]) < page.index("<picture>") < page.index("<table>")
+    assert "no labels" in summary.verdict([made({"": 40}, truth=False)])
+    alone = replace(run, rows=tuple(Row(r.frame, 0, r.label, 0, r.weights, r.truth) for r in run.rows))
+    assert "nothing else was recorded" in summary.verdict([alone])
+    assert summary.verdict([run, made({"clear": 30}, header=RIVALS, rivals=True, seed=1)]).endswith("it was ahead.")
+
+
+def test_events_in_words() -> None:
+    def of(reason: str) -> str:
+        return explain(Event("change", 1, reason))
+
+    assert of("entropy 0.10 to 0.45, fog 0.05 to 0.80, looks 0.7 deviations away") == (
+        "it is less sure than before, fog has more say (5%, now 80%), the picture looks different"
+    )
+    assert of("entropy 0.45 to 0.10") == "it is surer than before"
+    assert of("asked for, by hand") == "asked for, by hand"
+    assert explain(Event("rollback", 1, "logits are not finite")) == "logits are not finite"
 
 
 def test_the_page_is_self_contained_and_escapes_what_it_shows() -> None:
     evil = "<script>alert(1)</script>&\"'"
     header = Header(**{**vars(HEADER), "source": evil, "bundle": evil, "modules": (evil, "fog"), "writer": evil})
-    page = html([made({evil: 5, "fog": 5}, header=header)], b"light", b"dark")
+    page = html([made({evil: 5, "fog": 5}, header=header)], b"light", b"dark", b"light", b"dark")
     assert "<script" not in page and page.count("&lt;script&gt;") >= 4
     assert "fog &lt;up&gt;" in page
     assert not re.search(r"https?://|<link|@import|url\(", page)

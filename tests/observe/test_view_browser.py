@@ -153,13 +153,34 @@ def test_is_it_helping(driver: Any, camera: Camera) -> None:
     until_frame(driver, 64)
     metrics = camera.stream.metrics
     checked = f"of the last {metrics.compared} frames that were checked (every 16th is)"
-    wait(lambda: text(driver, "#compared") == checked and text(driver, "#misfit") == f"{metrics.misfit:.1f}")
+    now, first = f"{metrics.misfit:.1f}", f"{metrics.misfit_first:.1f}"
+    moved = f"to {metrics.leader}; distance from its training {now}, {first} when this condition began"
+    wait(lambda: text(driver, "#compared") == checked and text(driver, "#moved") == moved)
     assert text(driver, "#differing") == f"{round(100 * metrics.differing)} %"
-    assert text(driver, "#misfit") == f"{metrics.misfit:.1f}"
-    assert text(driver, "#moved").startswith(
-        f"{metrics.leader}; {metrics.misfit_first:.1f} when this condition began"
-    )
-    assert metrics.leader in text(driver, "#verdict")
+    assert metrics.misfit < 1.2 and text(driver, "#familiar") == "familiar"
+    assert text(driver, "#verdict").endswith(f"What it sees is like what {metrics.leader} was trained on.")
+
+
+def test_the_chart_has_a_legend_and_the_page_no_serifs(driver: Any, camera: Camera) -> None:
+    camera.see("clear", 64)
+    camera.see("low_light", 48)
+    until_frame(driver, 112)
+    legend = """return [...document.querySelectorAll('#legend li')].map(
+        (e) => [e.innerText, getComputedStyle(e.firstChild).backgroundColor])"""
+    shown = dict(driver.execute_script(legend))
+    assert list(shown) == list(weights(driver)) and len(set(shown.values())) == len(shown)
+    for chart in ("#weights", "#entropy"):
+        font = driver.execute_script("return document.querySelector(arguments[0]).getContext('2d').font", chart)
+        assert font.startswith("12px system-ui") and font.endswith("sans-serif")
+
+
+def test_changes_are_told_in_words(driver: Any, camera: Camera) -> None:
+    camera.see("clear", 64)
+    camera.see("low_light", 48)
+    until_frame(driver, 112)
+    wait(lambda: "change" in kinds(driver))
+    told = text(driver, "#events [data-kind=change] .why")
+    assert "the picture looks different" in told and "deviations" not in told
 
 
 def test_reset_resets_when_it_is_meant(driver: Any, camera: Camera) -> None:
