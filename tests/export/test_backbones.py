@@ -13,7 +13,7 @@ from pluto_edge import tolerances
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.export import kernels
 from pluto_edge.export.graph import GraphBuilder, WeightsFile
-from pluto_edge.export.parity import Reference, rows_error
+from pluto_edge.export.parity import TorchReference, rows_error
 from pluto_edge.export.vit_graph import build_adapt, build_embed, build_forward
 from pluto_edge.modules import Dims, Kind
 from pluto_edge.tolerances import relative_error
@@ -186,7 +186,7 @@ def test_gradients_of_every_feature(feature: str, kind: Kind, tmp_path: Path) ->
 
     for batch in (1, 2, 5):
         tokens = vit.embed(torch.randn(batch, 3, *size))[0]
-        want = Reference(vit, tokens, module)
+        want = TorchReference(vit, tokens, module)
         entropy, everything = want.entropy_alone(), want.all_terms(torch.Generator().manual_seed(batch))
         got = run({"tokens": tokens}, entropy)
         assert got["reliable"] == (want.entropy < entropy["threshold"]).sum()
