@@ -24,6 +24,7 @@ Job = Callable[..., str]
 Arguments = Sequence[tuple[object, ...]]
 
 POLL, GRACE = 0.2, 5.0  # seconds: between looks at the queue; for a process to end
+BLAS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class Workers:
             return message
 
         try:
-            with _deaf_to_interrupts():  # the processes inherit it: Ctrl-C is this process's to handle
+            # the processes inherit both: Ctrl-C is this process's to handle
+            with _deaf_to_interrupts(), _numpy_threads(threads):
                 futures = [pool.submit(_work, job, a) for a in arguments]
             with _relayed(get, progress):
                 yield from (f.result() for f in as_completed(futures))
@@ -112,6 +114,22 @@ class Workers:
             for task in pending:
                 ray.cancel(task, force=True)
             queue.shutdown(force=True)
+
+
+@contextmanager
+def _numpy_threads(count: int) -> Iterator[None]:
+    """Processes that are started in the block have so many threads for NumPy, too, unless the user has chosen.
+
+    NumPy's BLAS asks the environment once, when it is loaded. Left alone it takes all cores in every process, and
+    threads that wait for each other on a busy machine made a signature of seconds one of minutes.
+    """
+    chosen = [name for name in BLAS if name not in os.environ]
+    os.environ.update(dict.fromkeys(chosen, str(count)))
+    try:
+        yield
+    finally:
+        for name in chosen:
+            del os.environ[name]
 
 
 _put: Callable[[Message], object]  # of a worker process: where its progress goes

@@ -53,6 +53,24 @@ def test_results_and_progress(jobs: int) -> None:
     assert {k: notes.last[k] for k in "abc"} == {"a": (3, 3), "b": (5, 5), "c": (4, 4)}
 
 
+def numpy_threads(name: str, progress: RunProgress) -> str:
+    return f"{name} {os.environ['OPENBLAS_NUM_THREADS']}"
+
+
+@pytest.mark.parametrize(("chosen", "found"), [(None, "3"), ("1", "1")])
+def test_processes_have_as_many_threads_for_numpy(
+    chosen: str | None, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if chosen:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", chosen)
+    assert set(Workers(2, threads=3).each(numpy_threads, [("a",), ("b",)], Notes(), "all")) == {
+        f"a {found}",
+        f"b {found}",
+    }
+    assert os.environ.get("OPENBLAS_NUM_THREADS") == chosen
+
+
 @pytest.mark.parametrize(
     ("how", "error"), [("config", "it diverged"), ("killed", "a process of --jobs was killed")]
 )
