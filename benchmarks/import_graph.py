@@ -64,6 +64,7 @@ MOVED = {
     "runtime: types": "prediction",
 }
 THEN = {f"pluto_edge.runtime.{stem}": part for part, stems in MOVED.items() for stem in stems.split()}
+HTML = "pluto_edge.runtime.prediction_html"  # how a value shows itself is a part of the values
 THEN["pluto_edge.cli"] = "cli"  # which was one module
 
 WIDTH = 470
@@ -75,7 +76,7 @@ RED = "#d62728"
 
 def part_of(module: str) -> str:
     """The part that a module is in today: its own, or its folder's."""
-    own = "pluto_edge.__init__" if module == "pluto_edge" else module
+    own = {"pluto_edge": "pluto_edge.__init__", HTML: "pluto_edge.runtime.types"}.get(module, module)
     for name in (own, module.rpartition(".")[0]):
         for part in PARTS:
             if part.where == name:

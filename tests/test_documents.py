@@ -50,13 +50,14 @@ def mapped() -> dict[str, set[str]]:
 
 
 def test_every_file_is_on_the_map() -> None:
-    """`cli` is there as a whole: it has a file for every subcommand."""
+    """`cli` has a file for every subcommand, and those that the map names."""
     there: dict[str, set[str]] = {}
     for file in [*SourceTree(ROOT).shipped, *below(ROOT / "benchmarks"), ROOT / "observe" / "view.html"]:
         if file.name not in ("__init__.py", "__main__.py"):
             there.setdefault(file.parent.relative_to(ROOT).as_posix(), set()).add(file.name)
-    assert there.pop("pluto_edge/cli") == {f"{command}.py" for command in pluto_edge.cli.COMMANDS}
     found = {folder: names for folder, names in mapped().items() if names and folder != "tests"}
+    commands = {f"{command}.py" for command in pluto_edge.cli.COMMANDS}
+    assert there.pop("pluto_edge/cli") == commands | found.pop("pluto_edge/cli")
     assert found == there, "the map is in CONTRIBUTING.md"
 
 

@@ -67,8 +67,8 @@ def _store(path: Path) -> int:
 def _state(path: Path, bundle: Path | None, check: bool) -> int:
     from safetensors import SafetensorError, safe_open
 
-    from pluto_edge import Runtime
     from pluto_edge.runtime.persistence import SCHEMA_VERSION
+    from pluto_edge.runtime.runtime import Runtime
 
     try:
         with safe_open(path, framework="numpy") as opened:

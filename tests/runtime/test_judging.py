@@ -9,6 +9,7 @@ import pytest
 from pluto_edge import AdaptConfig
 from pluto_edge.modules import SelectorWeights
 from pluto_edge.runtime import guard
+from pluto_edge.runtime.algorithm.prototypes import Prototypes, Seen
 from pluto_edge.runtime.algorithm.selection import Blend
 from pluto_edge.runtime.algorithm.state import Gathered, State
 from pluto_edge.runtime.engine.affines import Affines
@@ -19,6 +20,7 @@ CLASSES = 4
 SELECTOR = SelectorWeights.random(width=6, classes=CLASSES, hidden_x=3, hidden_l=3, out=3)
 EXPORTED = State(SELECTOR)
 LEARNED = Affines(np.full((3, 6), 2, np.float32), np.ones((3, 6), np.float32))
+UNMOVED = Prototypes({"one": Seen.nothing(CLASSES, 6)})
 CONFIG = AdaptConfig(guard=False)
 
 
@@ -43,14 +45,8 @@ class Attempt:
     def __init__(self, known: State = EXPORTED, config: AdaptConfig = CONFIG, plain: Blend = PLAIN) -> None:
         self.known, self.config, self.plain = known, config, plain
         self.exported, self.classes, self.beyond = EXPORTED, CLASSES, False
-        self.batch = self
+        self.batch = range(16)
         self.network = SimpleNamespace(modules=SimpleNamespace(exported={"one": LEARNED.times(0.5)}))
-
-    def __len__(self) -> int:
-        return 16
-
-    def part(self, samples: np.ndarray) -> np.ndarray:
-        return samples
 
     def fall_back(self) -> Blend:
         return self.plain
@@ -58,8 +54,8 @@ class Attempt:
     def said(self, passed: Pass, state: State) -> Blend:
         return self.plain if state is EXPORTED and self.known is not EXPORTED else UNCHANGED
 
-    def said_as_exported(self, samples: np.ndarray, seen: list[Pass]) -> Blend:
-        return replace(self.plain, logits=self.plain.logits[samples])
+    def said_without_gradients(self, samples: np.ndarray, passed: Pass) -> tuple[Blend, Prototypes]:
+        return replace(self.plain, logits=self.plain.logits[samples]), UNMOVED
 
 
 def proposal(**changes: object) -> SimpleNamespace:
@@ -143,9 +139,11 @@ def test_gradual_loss_goes_back_by_degrees_and_then_altogether(monkeypatch: pyte
     assert judged.kind == "rollback" and "40% of what was learned stays" in judged.reason and not judged.over
     np.testing.assert_allclose(judged.state.affines["one"].scale, 1 + 0.4)  # from 1, as exported, towards 2
     assert judged.state.kept == pytest.approx(0.4) and judged.state.compared == ()
+    assert judged.state.prototypes is UNMOVED  # what no gradient has touched stays
     known = replace(known, kept=0.2)
     judged = judge(Attempt(known, guarded), proposal())  # type: ignore[arg-type]
     assert judged.over and "all that was learned is taken back" in judged.reason
+    assert not judged.state.affines and judged.state.prototypes is UNMOVED is judged.state.unmoved
 
 
 def test_what_agrees_with_the_exported_weights_is_written_down() -> None:
@@ -153,5 +151,15 @@ def test_what_agrees_with_the_exported_weights_is_written_down() -> None:
     known = replace(EXPORTED, affines={"one": LEARNED}, kept=0.5)
     judged = judge(Attempt(known, guarded, plain=PROPOSED), proposal())  # type: ignore[arg-type]
     assert judged.kind == "step" and len(judged.state.compared) == 16 / guard.CANARY
-    assert judged.state.kept == 0.5
+    assert judged.state.kept == 0.5 and judged.state.unmoved is UNMOVED
+
+
+def test_before_any_gradient_both_sides_have_the_same_prototypes() -> None:
+    state = replace(EXPORTED, prototypes=UNMOVED)
+    judged = judge(Attempt(EXPORTED, replace(CONFIG, guard=True)), proposal(state=state))  # type: ignore[arg-type]
+    assert judged.state.unmoved is UNMOVED and judged.state.compared == ()
+
+
+def test_nothing_is_compared_before_anything_was_learned() -> None:
+    guarded = replace(CONFIG, guard=True)
     assert judge(Attempt(EXPORTED, guarded), proposal()).state.compared == ()  # type: ignore[arg-type]

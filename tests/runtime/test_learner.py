@@ -175,7 +175,7 @@ def test_bad_images_change_nothing(runtime: Runtime) -> None:
     learned(runtime)
     before, seen = runtime.learner.state, len(runtime.events)
     with pytest.raises(ValueError, match="want"):
-        runtime.step(np.zeros((3, 3), np.uint8))
+        runtime.step(np.zeros((3, 3, 5), np.uint8))
     assert runtime.learner.state is before and len(runtime.events) == seen
 
 

@@ -376,10 +376,15 @@ def test_a_change_reopens_the_choice_or_is_marked(runtime: Runtime) -> None:
         assert len(line.buffer) == (1 if choice == "reopen" else BATCH)
 
 
-def test_closing(runtime: Runtime, make_bundle: Callable[..., Path], tmp_path: Path) -> None:
+def test_closing(
+    runtime: Runtime, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
     with runtime.stream(batch=BATCH) as line:
         for frame in frames(BATCH):
             line(frame)
+        assert held.started.wait(20)
+        held.go.set()
     line.close()  # twice is fine
     with pytest.raises(StreamError, match="'camera' is closed"):
         line(frames(1)[0])
