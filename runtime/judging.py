@@ -126,14 +126,13 @@ def _gradual(attempt: Attempt, proposal: Proposal, judged: Judged) -> Judged:
 def _shrunk(attempt: Attempt, plain: Blend, unmoved: Prototypes, share: float) -> Judged:
     """Back a part of the way to the exported weights, or altogether where too little would be left.
 
-    What prototypes without gradients have learned stays.
+    Prototypes go back with them: the images that misled gradients may have misled them, too.
     """
     kept = attempt.known.kept * share
     often = guard.HELPFUL / share
     reason = f"the exported weights are contradicted {often:.1f} times as often as they expect to be wrong"
     if kept < guard.GIVE_UP:
-        exported = replace(attempt.exported, prototypes=unmoved, unmoved=unmoved)
-        return Judged(plain, exported, "rollback", f"{reason}: all that was learned is taken back", over=True)
+        return _over(attempt, plain, f"{reason}: all that was learned is taken back")
     known = replace(attempt.known, unmoved=unmoved)
     state = known.shrunk(share, attempt.exported.selector, attempt.network.modules.exported)
     state = replace(state, compared=(), kept=kept)

@@ -146,7 +146,8 @@ class State:
 
     def shrunk(self, share: float, selector: SelectorWeights, exported: Mapping[str, Affines]) -> "State":
         """A share of the way from the exported weights to what was learned; its momentum is gone. Prototypes are
-        those that no gradient has touched."""
+        those that no gradient has touched, and count for so much less, too."""
+        unmoved = self.unmoved.times(share)
         tensors = {k: v + np.float32(share) * (self.selector.tensors[k] - v) for k, v in selector.tensors.items()}
         return replace(
             self,
@@ -158,7 +159,8 @@ class State:
             },
             momentum={},
             gathered=Gathered(),
-            prototypes=self.unmoved,
+            prototypes=unmoved,
+            unmoved=unmoved,
         )
 
     def learned_with(self, loaded: Mapping[str, str]) -> "State":

@@ -20,7 +20,7 @@ CLASSES = 4
 SELECTOR = SelectorWeights.random(width=6, classes=CLASSES, hidden_x=3, hidden_l=3, out=3)
 EXPORTED = State(SELECTOR)
 LEARNED = Affines(np.full((3, 6), 2, np.float32), np.ones((3, 6), np.float32))
-UNMOVED = Prototypes({"one": Seen.nothing(CLASSES, 6)})
+UNMOVED = Prototypes({"one": Seen(np.ones(CLASSES), np.ones((CLASSES, 6)), np.full(1, 5.0), np.ones(6))})
 CONFIG = AdaptConfig(guard=False)
 
 
@@ -139,11 +139,11 @@ def test_gradual_loss_goes_back_by_degrees_and_then_altogether(monkeypatch: pyte
     assert judged.kind == "rollback" and "40% of what was learned stays" in judged.reason and not judged.over
     np.testing.assert_allclose(judged.state.affines["one"].scale, 1 + 0.4)  # from 1, as exported, towards 2
     assert judged.state.kept == pytest.approx(0.4) and judged.state.compared == ()
-    assert judged.state.prototypes is UNMOVED  # what no gradient has touched stays
+    assert judged.state.prototypes.modules["one"].count == pytest.approx(0.4 * 5)  # of what no gradient has touched
     known = replace(known, kept=0.2)
     judged = judge(Attempt(known, guarded), proposal())  # type: ignore[arg-type]
     assert judged.over and "all that was learned is taken back" in judged.reason
-    assert not judged.state.affines and judged.state.prototypes is UNMOVED is judged.state.unmoved
+    assert not judged.state.affines and not judged.state.prototypes.modules
 
 
 def test_what_agrees_with_the_exported_weights_is_written_down() -> None:
