@@ -22,11 +22,13 @@ class Learning:
         self.now = 0.0
         self.steps: list[list[Frame]] = []
         self.threads: list[str] = []
+        self.began = threading.Event()
         self.go = threading.Event()
         self.go.set()
         self.error: Exception | None = None
 
     def __call__(self, frames: list[Frame]) -> None:
+        self.began.set()
         assert self.go.wait(20)
         self.steps.append(frames)
         self.threads.append(threading.current_thread().name)
@@ -122,6 +124,7 @@ def test_what_has_not_begun_is_cancelled(worker: LearningThread) -> None:
     learning.go.clear()
     first, second = learning.scheduler(worker), learning.scheduler(worker)
     first.offer(FRAMES)
+    assert learning.began.wait(20)
     second.offer(FRAMES[:1])
     second.cancel()
     second.settle()  # there is nothing to wait for
