@@ -25,11 +25,13 @@ class EvaluationReport:
 
     Attributes:
         out: the folder with results.json, results.md and report.html.
+        bundle: what was evaluated; with `leave_out` the one that was made.
         findings: the verdict, a row of accuracies for every method, and the comparison with each rival.
         evaluation: every single result, the methods that could not run, and the images that were left out.
     """
 
     out: Path
+    bundle: Bundle
     findings: "Findings"
     evaluation: "Evaluation"
 
@@ -69,6 +71,7 @@ def evaluate(
     probe: Domains | None = None,
     providers: str = "auto",
     threads: int | None = None,
+    force: bool = True,
     quiet: bool = True,
     progress: Callable[[float, float, str], None] = lambda done, total, text: None,
 ) -> EvaluationReport:
@@ -100,6 +103,7 @@ def evaluate(
         probe: images of the modules' own domains, to see what the modules still know after each target.
         providers: of ONNX Runtime, `auto`, `cpu` or `cuda`.
         threads: for ONNX Runtime; None is one per core.
+        force: overwrite the report of another comparison in `out`; the command does so only when it is asked to.
         quiet: show no progress of what `leave_out` trains.
         progress: called with what is done, what there is to do, and what is going on.
     """
@@ -118,8 +122,10 @@ def evaluate(
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit: want at least 1, got {limit}")
     if leave_out is not None:
-        if bundle is not None or store is None:
-            raise ConfigError("--leave-out: makes a bundle of its own: leave bundle out, and give the store")
+        if bundle is not None:
+            raise ConfigError(f"--leave-out: makes a bundle of its own; leave {bundle} out")
+        if store is None:
+            raise ConfigError("--leave-out: give the store that the domain is left out of with --store")
         if targets not in ((), (leave_out,)):
             raise ConfigError(f"--leave-out {leave_out}: it is the target; leave --target out")
         targets = (leave_out,)
@@ -146,6 +152,8 @@ def evaluate(
         for name, given, left_out in (("sources", source, None), ("probes", probe, seen))
         if given is not None
     }
+    if not force:
+        report.check_same(out, protocol, opened, [t.name for t in chosen])
     network = RecordedNetwork(opened, Engine.of(manifest.precision, providers, threads))
     evaluation = run_methods(
         network,
@@ -158,7 +166,7 @@ def evaluate(
         store=None if store is None else Path(store),
         progress=progress,
     )
-    return EvaluationReport(out, report.write(evaluation, protocol, opened, out), evaluation)
+    return EvaluationReport(out, opened, report.write(evaluation, protocol, opened, out), evaluation)
 
 
 def _given(bundle: str | Path | None) -> str | Path:

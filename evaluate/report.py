@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pluto_edge._files import write_text
 from pluto_edge._look import REPORT, STYLE
-from pluto_edge._schema import to_text
+from pluto_edge._schema import read_json, to_text
+from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.evaluation import Evaluation
 from pluto_edge.evaluate.results import BLEND, ENSEMBLE, Protocol
 from pluto_edge.evaluate.summary import MethodRow, TargetScore
@@ -14,6 +15,7 @@ from pluto_edge.evaluate.svg import bars, lines
 from pluto_edge.evaluate.verdict import Comparison, Findings, chance, find, span
 from pluto_edge.manifest import Bundle
 
+RESULTS = "results.json"
 SINGLES = "Every module as exported"
 LESS = "less each row that needs no hindsight, in points."
 SURE = (
@@ -37,10 +39,27 @@ def write(evaluation: Evaluation, protocol: Protocol, bundle: Bundle, out: Path)
         "ours": findings.ours,
         "against": findings.against,
     }
-    write_text(out / "results.json", to_text(data))
+    write_text(out / RESULTS, to_text(data))
     write_text(out / "results.md", markdown(findings, evaluation, facts))
     write_text(out / "report.html", html(findings, evaluation, facts))
     return findings
+
+
+def check_same(out: Path, protocol: Protocol, bundle: Bundle, targets: Sequence[str]) -> None:
+    """A report of the same comparison goes on, with more methods or images; any other stays."""
+    results = out / RESULTS
+    if not results.is_file():
+        return
+    now = dict(describe(Evaluation((), {}), protocol, bundle))
+    then = read_json(results, ConfigError).get("facts", {})
+    images = [one.rpartition(" ")[0] for one in str(then.get("images", "")).split(", ")]
+    differs = [what for what in ("bundle", "protocol") if then.get(what) != now[what]]
+    if differs or images != list(targets):
+        what = " and ".join(differs) or "target"
+        raise ConfigError(
+            f"{out}: has the report of a comparison with another {what}; overwrite it with --force, or "
+            "write elsewhere with --out"
+        )
 
 
 def left_out(evaluation: Evaluation, bundle: Bundle) -> list[tuple[str, str]]:

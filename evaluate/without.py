@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pluto_edge._files import whole_folder
-from pluto_edge.domains import DomainFolders, Domains, as_folders, domain_folders
+from pluto_edge.domains import DomainFolders, Domains, as_folders
 from pluto_edge.errors import ConfigError
 from pluto_edge.export.exporter import run_export
 from pluto_edge.store import Store
@@ -18,7 +18,7 @@ from pluto_edge.train.recipe import Recipe, SelectorRecipe
 
 def bundle_without(
     store: Path,
-    data: Path | DomainFolders,
+    data: DomainFolders,
     domain: str,
     out: Path,
     *,
@@ -36,8 +36,7 @@ def bundle_without(
         if domain not in opened.specialists:
             known = ", ".join(opened.specialists)
             raise ConfigError(f"--leave-out: {store} has no module {domain!r}; there are: {known}")
-        folders = DomainFolders(domain_folders(data)) if isinstance(data, Path) else data
-        ordered = replace(folders, classes=opened.config.classes)
+        ordered = replace(data, classes=opened.config.classes)
         domains = [d for d in scan_folders(ordered, per_class=per_class) if d.name in opened.specialists]
         out.mkdir(parents=True, exist_ok=True)
         with whole_folder(folder) as partial, Silent() if quiet else Bars() as progress:
@@ -57,4 +56,5 @@ def bundle_without(
 
 def training_folders(store: Path, data: Domains, classes: Sequence[str] | None = None) -> DomainFolders:
     """The images where training has them, so that what it computed of them is found again."""
-    return as_folders(data, images_of(store), classes, names=Store(store).config.classes)
+    names = None if isinstance(data, str | Path) else Store(store).config.classes
+    return as_folders(data, images_of(store), classes, names=names)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pluto_edge.domains import DomainFolders, Domains, as_folders
+from pluto_edge._text import did_you_mean
+from pluto_edge.domains import DomainFolders, Domains, as_folders, domain_folders
 from pluto_edge.errors import ConfigError
 from pluto_edge.modules import Kind
 from pluto_edge.store import Scalar, Store, check_vacant
-from pluto_edge.train.corruptions import NAMES
+from pluto_edge.train.corruptions import choose_corruptions
 from pluto_edge.train.data import Domain, corrupted, scan_folders
 from pluto_edge.train.recipe import Precision, Recipe, SelectorRecipe
 
@@ -137,9 +138,10 @@ def train(
         val_share=val_share,
         per_class=per_class,
         seed=seed,
-        corruptions=NAMES if corruptions == "all" else tuple(corruptions),
+        corruptions=choose_corruptions(corruptions),
         severities=tuple(severities),
     )
+    chosen.check_only()
     if (out is None) == (into is None):
         raise ConfigError("give the store as out, where it is new, or as into, to add to it: one of the two")
     if into is not None:
@@ -206,11 +208,22 @@ class Choice:
             raise ConfigError(f"--val-share: want more than 0 and less than 1, got {self.val_share}")
         if self.per_class is not None and self.per_class < 1:
             raise ConfigError(f"--per-class: want at least 1, got {self.per_class}")
-        for name in self.corruptions:
-            if name not in NAMES:
-                raise ConfigError(f"--corruptions: no {name!r}; there are: {', '.join(NAMES)}")
         if not self.severities or not all(s in range(1, 6) for s in self.severities):
             raise ConfigError(f"--severities: want 1 to 5, got {self.severities}")
+
+    def check_only(self) -> None:
+        """Before any image is read."""
+        names: list[str] = []
+        if self.corruptions:
+            names = [f"{name}-{severity}" for name in self.corruptions for severity in self.severities]
+        elif isinstance(self.data, str | Path):
+            names = list(domain_folders(Path(self.data)))
+        elif isinstance(self.data, Mapping):
+            names = list(self.data)
+        for name in self.only:
+            if name not in names:
+                hint = did_you_mean(name, names)
+                raise ConfigError(f"--only: no domain {name!r}; there are: {', '.join(names)}{hint}")
 
     def domains(self, found: DomainFolders) -> list[Domain]:
         """Of these folders, with their images split and, where it was asked, corrupted."""
@@ -218,12 +231,9 @@ class Choice:
         domains = scan_folders(found, val_share=self.val_share, per_class=bound, seed=self.seed)
         if self.corruptions:
             if len(domains) != 1:
-                raise ConfigError(f"--corruptions wants one clean domain, found {len(domains)}")
+                where = f" folder in {self.data}" if isinstance(self.data, str | Path) else ""
+                raise ConfigError(f"--corruptions wants one clean domain{where}, found {len(domains)}")
             domains = corrupted(domains[0], self.corruptions, self.severities, self.seed, self.per_class)
-        names = [d.name for d in domains]
-        for name in self.only:
-            if name not in names:
-                raise ConfigError(f"--only: no domain {name!r}; there are: {', '.join(names)}")
         return domains
 
 
@@ -233,6 +243,10 @@ def _add_to(path: Path, chosen: Choice, of_backbone: Sequence[str]) -> tuple[Sto
     store = Store(path)
     known = store.config.classes
     found = as_folders(chosen.data, images_of(store.path), chosen.classes, names=known)
+    if isinstance(chosen.data, str | Path):
+        domains = chosen.domains(found)
+        if set(domains[0].classes) != set(known) or domains[0].classes == known:
+            return store, domains  # where the classes are others, training says so
     return store, chosen.domains(replace(found, classes=known))
 
 
@@ -244,6 +258,9 @@ def _create(
     from pluto_edge.train.trainer import create_store
 
     check_vacant(path)
+    if isinstance(chosen.data, str | Path):
+        domains = chosen.domains(as_folders(chosen.data, images_of(path), chosen.classes))
+        return create_store(path, backbone, domains[0].classes, kind, size), domains
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.images-") as beside:
         staged = Path(beside) / "images"

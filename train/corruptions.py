@@ -37,9 +37,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pluto_edge._arrays import Indices, Wide
+from pluto_edge._text import did_you_mean
 from pluto_edge.errors import ConfigError
 
-__all__ = ["NAMES", "SEVERITIES", "corrupt"]
+__all__ = ["NAMES", "SEVERITIES", "choose_corruptions", "corrupt"]
 
 Constants = tuple[float, ...]
 Function = Callable[[Wide, Constants, np.random.Generator], Wide]
@@ -66,6 +67,16 @@ def _corruption(imagenet: Sequence[Constants], cifar: Sequence[Constants]) -> Ca
         return function
 
     return register
+
+
+def choose_corruptions(names: Sequence[str] | Literal["all"]) -> tuple[str, ...]:
+    """These corruptions, or all of them; a name that there is not is refused."""
+    chosen = NAMES if names == "all" else tuple(names)
+    for name in chosen:
+        if name not in NAMES:
+            hint = did_you_mean(name, NAMES)
+            raise ConfigError(f"--corruptions: no {name!r}; there are: {', '.join(NAMES)}{hint}")
+    return chosen
 
 
 def corrupt(image: NDArray[np.uint8], name: str, severity: int, seed: int) -> NDArray[np.uint8]:

@@ -2,8 +2,11 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
+from typing import NoReturn
 
 from pluto_edge import _text
 from pluto_edge._progress import Lines, live
@@ -12,16 +15,10 @@ from pluto_edge.cli.parsing import add_engine, add_json, needs, positional, prin
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate import report
-from pluto_edge.evaluate.evaluation import Evaluation, Progress, evaluate
-from pluto_edge.evaluate.methods import choose, known
-from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.results import Protocol
-from pluto_edge.evaluate.targets import find_targets
+from pluto_edge.evaluate.api import EvaluationReport, evaluate
+from pluto_edge.evaluate.evaluation import Progress
+from pluto_edge.evaluate.methods import known
 from pluto_edge.evaluate.verdict import Findings, span
-from pluto_edge.manifest import Bundle
-from pluto_edge.runtime.engine.session import Engine
-
-RESULTS = "results.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,77 +77,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    protocol = Protocol(options.batch, options.seeds, options.shots, options.order, options.continual)
-    if options.limit is not None and options.limit < 1:
-        raise ConfigError(f"--limit: want at least 1, got {options.limit}")
-    options.quiet = options.quiet or options.json
+    """Every option is the argument of `evaluate` that has its name."""
     if options.leave_out is not None:
-        _leave_out(options)
+        with needs("train,export"):
+            import_module("pluto_edge.evaluate.without")  # torch
     else:
         options.bundle = positional(
             options.bundle, options.bundle_flag, "bundle", "pluto eval bundle/ --data photos/"
         )
-    bundle = Bundle(options.bundle)
-    manifest = bundle.manifest
-    methods = choose(options.method, manifest.adaptation)
-    seen = bundle.load_seen()
-    targets = find_targets(options.data, options.target, manifest.classes, options.limit, seen)
-    sources, probes = (
-        find_targets(root, manifest.specialists, manifest.classes, seen=left_out) if root is not None else ()
-        for root, left_out in ((options.source, None), (options.probe, seen))
-    )
-    if not options.force:
-        _check_report(options.out / RESULTS, protocol, bundle, [t.name for t in targets])
-    network = RecordedNetwork(bundle, Engine.of(manifest.precision, options.providers, options.threads))
+    options.quiet = options.quiet or options.json
+    arguments = {name: value for name, value in vars(options).items() if name in signature(evaluate).parameters}
     with _shown(options.quiet) as progress:
-        evaluation = evaluate(
-            network,
-            targets,
-            methods,
-            protocol,
-            options.out,
-            sources=sources,
-            probes=probes,
-            store=options.store,
-            progress=progress,
-        )
-    findings = report.write(evaluation, protocol, bundle, options.out)
+        found = evaluate(**arguments, progress=progress)
     if options.json:
-        print_json(read_json(options.out / RESULTS, ConfigError))
+        print_json(read_json(found.out / report.RESULTS, ConfigError))
     if not options.quiet:
-        print(f"{findings.verdict}\n\n{_table(findings, [t.name for t in targets])}")
-        for name, value in report.left_out(evaluation, bundle):
-            print(f"{name}: {value}")
-        for line in report.fallen(findings.rows):
-            print(f"collapsed: {line}")
-        for name, reason in evaluation.skipped.items():
-            print(f"{name} did not run: {reason}")
-        print(f"written: {options.out / 'report.html'}, results.md, results.json")
+        show(found)
     return 0
 
 
-def _leave_out(options: argparse.Namespace) -> None:
-    """Makes the bundle, and sets the options that follow from it."""
-    if options.bundle is not None:
-        raise ConfigError(f"--leave-out: makes a bundle of its own; leave {options.bundle} out")
-    if options.store is None:
-        raise ConfigError("--leave-out: give the store that the domain is left out of with --store")
-    if options.target and options.target != [options.leave_out]:
-        raise ConfigError(f"--leave-out {options.leave_out}: it is the target; leave --target out")
-    with needs("train,export"):
-        from pluto_edge.evaluate.without import bundle_without  # torch
-    options.target = [options.leave_out]
-    options.bundle = bundle_without(
-        options.store,
-        options.data,
-        options.leave_out,
-        options.out,
-        per_class=options.per_class,
-        epochs=options.epochs,
-        patience=options.patience,
-        quiet=options.quiet,
-    )
-    options.store = options.bundle.parent / "store"
+def show(found: EvaluationReport) -> None:
+    targets = list(dict.fromkeys(r.target for r in found.evaluation.results))
+    print(f"{found.verdict}\n\n{_table(found.findings, targets)}")
+    for name, value in report.left_out(found.evaluation, found.bundle):
+        print(f"{name}: {value}")
+    for line in report.fallen(found.findings.rows):
+        print(f"collapsed: {line}")
+    for name, reason in found.evaluation.skipped.items():
+        print(f"{name} did not run: {reason}")
+    print(f"written: {found.out / 'report.html'}, results.md, results.json")
 
 
 def _table(findings: Findings, targets: Sequence[str]) -> str:
@@ -163,22 +118,6 @@ def _table(findings: Findings, targets: Sequence[str]) -> str:
         lead = "" if c is None else f"{100 * c.difference:+.1f} ({span(c)})"
         lines.append([row.label, *report.cells(row, targets), lead][: len(header)])
     return _text.table(header, lines, right=range(1, len(header)))
-
-
-def _check_report(results: Path, protocol: Protocol, bundle: Bundle, targets: Sequence[str]) -> None:
-    """A report of the same comparison goes on, with more methods or images; any other stays."""
-    if not results.is_file():
-        return
-    now = dict(report.describe(Evaluation((), {}), protocol, bundle))
-    then = read_json(results, ConfigError).get("facts", {})
-    images = [one.rpartition(" ")[0] for one in str(then.get("images", "")).split(", ")]
-    differs = [what for what in ("bundle", "protocol") if then.get(what) != now[what]]
-    if differs or images != list(targets):
-        what = " and ".join(differs) or "target"
-        raise ConfigError(
-            f"{results.parent}: has the report of a comparison with another {what}; overwrite it with --force, or "
-            "write elsewhere with --out"
-        )
 
 
 @contextmanager
@@ -194,9 +133,13 @@ def _shown(quiet: bool) -> Iterator[Progress]:
     with needs("eval"):
         from tqdm import tqdm
     form = "{percentage:3.0f}% |{bar:20}| {elapsed} < {remaining}  {desc}"
-    with tqdm(total=1.0, bar_format=form, leave=False) as bar:
+    with ExitStack() as stack:
+        bars: list[tqdm[NoReturn]] = []
 
         def follow(done: float, total: float, text: str) -> None:
+            if not bars:  # what --leave-out trains has had bars of its own
+                bars.append(stack.enter_context(tqdm(total=1.0, bar_format=form, leave=False)))
+            bar = bars[0]
             bar.total = total
             bar.set_description_str(text, refresh=False)
             bar.update(done - bar.n)

@@ -4,8 +4,10 @@ import argparse
 from pathlib import Path
 
 from pluto_edge.cli.parsing import add_json, needs, print_json
-from pluto_edge.cli.train import add_corruption_arguments, choose_domains
+from pluto_edge.cli.train import add_corruption_arguments, read_corruptions
+from pluto_edge.domains import DomainFolders, domain_folders
 from pluto_edge.store import Store
+from pluto_edge.train.api import Choice
 from pluto_edge.train.recipe import Recipe
 
 
@@ -46,7 +48,14 @@ def run(options: argparse.Namespace) -> int:
         from pluto_edge.train.signatures import add_signatures
 
     store, workers = Store(options.store), Workers(options.jobs, options.threads)
-    domains = choose_domains(options)
+    chosen = Choice(
+        data=options.data,
+        val_share=options.val_share,
+        per_class=options.per_class,
+        seed=options.seed,
+        **read_corruptions(options),
+    )
+    domains = chosen.domains(DomainFolders(domain_folders(options.data)))
     with Silent() if options.quiet or options.json else Bars() as progress:
         names = add_signatures(store, domains, force=options.force, workers=workers, progress=progress)
     if options.json:

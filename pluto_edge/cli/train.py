@@ -2,37 +2,22 @@
 
 import argparse
 import errno
-import shutil
 import sys
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from pluto_edge._text import did_you_mean
 from pluto_edge.cli.parsing import add_json, needs
 from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.modules import Kind
 from pluto_edge.store import Store
-from pluto_edge.train.corruptions import NAMES
-from pluto_edge.train.data import Domain, corrupted, scan
+from pluto_edge.train.api import IMAGE_SIZE, KIND, SIZES, train
+from pluto_edge.train.corruptions import NAMES, SEVERITIES, choose_corruptions
 from pluto_edge.train.recipe import Recipe, SelectorRecipe
 
 if TYPE_CHECKING:
     from pluto_edge.train.trainer import TrainReport
-
-KIND: Kind = "adapter"
-SIZES: dict[Kind, int] = {"vpt": 10, "adapter": 8}
-IMAGE_SIZE = 224
-BACKBONE_OPTIONS = (
-    "backbone",
-    "weights",
-    "pretrained",
-    "image_size",
-    "crop_pct",
-    "kind",
-    "prompts",
-    "bottleneck",
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +69,7 @@ def _backbone_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--backbone", metavar="NAME", help="timm name of a VisionTransformer")
     group.add_argument("--weights", type=Path, metavar="FILE", help="its weights, safetensors")
     group.add_argument("--pretrained", metavar="TAG", help="or timm's pretrained tag")
-    group.add_argument("--image-size", type=int, help="a multiple of the patch size (default: 224)")
+    group.add_argument("--image-size", type=int, help=f"a multiple of the patch size (default: {IMAGE_SIZE})")
     group.add_argument("--crop-pct", type=float, help="share of the image kept by the crop (default: 1)")
     group.add_argument("--kind", choices=get_args(Kind), help=f"prompts or adapters (default: {KIND})")
     group.add_argument("--prompts", type=int, help=f"prompt tokens (default: {SIZES['vpt']})")
@@ -156,41 +141,23 @@ def read_recipe(options: argparse.Namespace) -> Recipe:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Every option is the argument of `train` that has its name."""
     with needs("train"):
-        from pluto_edge.train.jobs import Workers
-        from pluto_edge.train.progress import Bars, Silent
-        from pluto_edge.train.trainer import describe, run_train
+        from pluto_edge.train.trainer import describe
 
-    recipe = read_recipe(options)
-    workers = Workers(options.jobs, options.threads, options.ray)
-    domains = choose_domains(options)
-    store = open_store(options, domains)
+    arguments = {name: value for name, value in vars(options).items() if name in signature(train).parameters}
+    arguments |= {"only": options.only or (), "quiet": options.quiet or options.json, **read_corruptions(options)}
     try:
-        with Silent() if options.quiet or options.json else Bars() as progress:
-            result = run_train(
-                store,
-                domains,
-                recipe=recipe,
-                selector=SelectorRecipe(
-                    withhold=options.withhold,
-                    temperature=options.temperature,
-                    images=options.selector_images,
-                    seed=recipe.seed,
-                ),
-                only=options.only or (),
-                generalist=options.generalist,
-                workers=workers,
-                progress=progress,
-            )
+        result = train(**arguments)
     except KeyboardInterrupt:
+        store = _begun(options)
+        if store is None:
+            raise
         print(f"pluto: interrupted; {go_on(store)}", file=sys.stderr)
         return 130
-    except ConfigError:
-        if options.out is not None and not Store(store.path).names:  # nothing was made of these settings
-            shutil.rmtree(store.path)
-        raise
     except OSError as cause:
-        if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+        store = _begun(options)
+        if store is None or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise StoreError(f"{cause.filename}: {cause.strerror}; make room. {go_on(store)}") from cause
     if options.json:
@@ -200,8 +167,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _begun(options: argparse.Namespace) -> Store | None:
+    """The store that can be gone on with; None where the run was stopped before there was one."""
+    try:
+        return Store(options.into or options.out)
+    except StoreError:
+        return None
+
+
 def go_on(store: Store) -> str:
-    kept = Store(store.path).names
+    kept = store.names
     return (
         f"{store.path} holds {len(kept)} finished modules ({', '.join(kept) or 'none'}). "
         f"Go on with: --into {store.path}"
@@ -220,37 +195,18 @@ def show(result: "TrainReport") -> None:
     print(f"\n{result.store}/README.md has this with a picture; next: pluto export {result.store}")
 
 
-def choose_domains(options: argparse.Namespace) -> list[Domain]:
-    if not 0 < options.val_share < 1:
-        raise ConfigError(f"--val-share: want more than 0 and less than 1, got {options.val_share}")
-    if options.per_class is not None and options.per_class < 1:
-        raise ConfigError(f"--per-class: want at least 1, got {options.per_class}")
-    bound = None if options.corruptions else options.per_class  # each corruption draws its own
-    domains = scan(options.data, val_share=options.val_share, per_class=bound, seed=options.seed)
-    if options.corruptions:
-        if len(domains) != 1:
-            raise ConfigError(
-                f"--corruptions wants one clean domain folder in {options.data}, found {len(domains)}"
-            )
-        corruptions = parse_corruptions(options.corruptions)
-        severities = parse_severities(options.severities)
-        domains = corrupted(domains[0], corruptions, severities, options.seed, options.per_class)
-    if getattr(options, "only", None):
-        unknown = [n for n in options.only if n not in {d.name for d in domains}]
-        if unknown:
-            names = [d.name for d in domains]
-            hint = did_you_mean(unknown[0], names)
-            raise ConfigError(f"--only: no domain {unknown[0]!r}; there are: {', '.join(names)}{hint}")
-    return domains
+def read_corruptions(options: argparse.Namespace) -> dict[str, Any]:
+    """Severities count only where there are corruptions."""
+    if not options.corruptions:
+        return {"corruptions": (), "severities": SEVERITIES}
+    return {
+        "corruptions": parse_corruptions(options.corruptions),
+        "severities": parse_severities(options.severities),
+    }
 
 
 def parse_corruptions(text: str) -> tuple[str, ...]:
-    names = NAMES if text == "all" else tuple(text.split(","))
-    unknown = [n for n in names if n not in NAMES]
-    if unknown:
-        hint = did_you_mean(unknown[0], NAMES)
-        raise ConfigError(f"--corruptions: no {unknown[0]!r}; there are: {', '.join(NAMES)}{hint}")
-    return names
+    return choose_corruptions("all" if text == "all" else text.split(","))
 
 
 def parse_severities(text: str) -> tuple[int, ...]:
@@ -262,30 +218,3 @@ def parse_severities(text: str) -> tuple[int, ...]:
     if not found or not all(1 <= s <= 5 for s in found):
         raise ConfigError(f"--severities: want 1 to 5, for example 3, 1-5 or 1,3,5; got {text!r}")
     return found
-
-
-def open_store(options: argparse.Namespace, domains: list[Domain]) -> Store:
-    from pluto_edge.train.trainer import BackboneChoice, create_store
-
-    if options.into is not None:
-        given = [n for n in BACKBONE_OPTIONS if getattr(options, n) is not None]
-        if given:
-            raise ConfigError(f"--{given[0].replace('_', '-')}: with --into it is the store's own")
-        return Store(options.into)
-    if options.backbone is None:
-        raise ConfigError("--backbone: which timm ViT? For example vit_small_patch16_224")
-    if options.weights is not None and options.pretrained is not None:
-        raise ConfigError("--weights and --pretrained: one of the two")
-    kind: Kind = options.kind or KIND
-    own, other = ("prompts", "bottleneck") if kind == "vpt" else ("bottleneck", "prompts")
-    if getattr(options, other) is not None:
-        raise ConfigError(f"--{other}: modules of kind {kind} have none; give --{own}")
-    size = getattr(options, own)
-    choice = BackboneChoice(
-        options.backbone,
-        IMAGE_SIZE if options.image_size is None else options.image_size,
-        options.weights,
-        options.pretrained,
-        1.0 if options.crop_pct is None else options.crop_pct,
-    )
-    return create_store(options.out, choice, domains[0].classes, kind, SIZES[kind] if size is None else size)

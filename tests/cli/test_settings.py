@@ -6,7 +6,7 @@ import pytest
 
 from pluto_edge.cli import COMMANDS, command_parser, main, parse
 from pluto_edge.cli.settings import keys
-from pluto_edge.cli.train import KIND
+from pluto_edge.train.api import KIND
 from tests import shapes
 
 TRAIN = """
