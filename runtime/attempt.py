@@ -108,13 +108,8 @@ class Attempt:
         plain = predict(self.network, part, state, self.recent.x_hat, unmoved, self.config, seen)
         if not (self.beyond and self.config.prototypes):
             return plain.blend, unmoved
-        learned = unmoved.learn(
-            plain.passed.names,
-            self.network.modules.references,
-            plain.passed.features,
-            plain.blend.weights[:, plain.passed.columns],
-            plain.blend.probabilities,
-            self.recent.continuity.independence if self.config.continuity else 0.0,
-            times=len(self.batch) / len(samples),
+        independence = self.recent.continuity.independence if self.config.continuity else 0.0
+        said, times = plain.blend.probabilities, len(self.batch) / len(samples)
+        return plain.blend, beyond.learned(
+            self.network.modules, unmoved, plain.passed, plain.blend, said, independence, times
         )
-        return plain.blend, learned

@@ -120,20 +120,30 @@ def try_on(modules: Modules, tried: Prototypes, passed: Pass, blend: Blend, conf
     """Where the classes of these images are, for `Prototypes.misfit`; nothing is predicted with it."""
     if not config.prototypes or config.weighting != "evidence":
         return tried
-    return _learned(modules, tried, passed, blend, None)
+    return learned(modules, tried, passed, blend, blend.probabilities, 0.0)
 
 
-def _learned(
-    modules: Modules, prototypes: Prototypes, passed: Pass, blend: Blend, continuity: Continuity | None
+def followed(blend: Blend, continuity: Continuity | None) -> tuple[Wide, float]:
+    """Probabilities in the light of each other, if images are a stream's, and how far classes come at random."""
+    if continuity is None:
+        return blend.probabilities, 0.0
+    probabilities, after = continuity.follow(blend.probabilities)
+    return probabilities, after.independence
+
+
+def learned(
+    modules: Modules,
+    prototypes: Prototypes,
+    passed: Pass,
+    blend: Blend,
+    probabilities: Wide,
+    independence: float,
+    times: float = 1.0,
 ) -> Prototypes:
-    """With these images, as they were predicted; in the light of each other, where they are a stream's."""
-    probabilities = blend.probabilities
-    independence = 0.0
-    if continuity is not None:
-        probabilities, after = continuity.follow(probabilities)
-        independence = after.independence
+    """With these images, as they were blended and predicted; `Prototypes.learn` explains the last two."""
     kept = blend.weights[:, passed.columns]
-    return prototypes.learn(passed.names, modules.references, passed.features, kept, probabilities, independence)
+    references = modules.references
+    return prototypes.learn(passed.names, references, passed.features, kept, probabilities, independence, times)
 
 
 def predict(modules: Modules, state: State, passed: Pass, weights: Wide, config: AdaptConfig) -> Blend:
@@ -182,9 +192,10 @@ def propose(
                 entropy_before, gathered, proposed = update_selector(state, asked, config)
             weights = say.weights(modules, proposed, passed)
             blended = predict(modules, proposed, passed, weights, config)
+            probabilities, independence = followed(blended, continuity)
             if config.prototypes:
-                learned = _learned(modules, state.prototypes, passed, blended, continuity)
-                proposed = replace(proposed, prototypes=learned)
+                found = learned(modules, state.prototypes, passed, blended, probabilities, independence)
+                proposed = replace(proposed, prototypes=found)
     order = selector.select(weights, config.top_m)[1]
     entropy_after = mixed_entropy(weights, passed)
     top = passed.names[order[0]]
@@ -193,7 +204,7 @@ def propose(
     with stages("layer_norm"):
         if aligning and top in modules.references:
             after_step = Learned(proposed)
-            if continuity is None or continuity.follow(blended.probabilities)[1].independence >= AT_RANDOM:
+            if continuity is None or independence >= AT_RANDOM:
                 after_step = _aligned(network, proposed, batch, passed, threshold, config)
         elif config.objective == "entropy" or config.sam == "sample":
             after_step = learn_affines(network, state, proposed, batch, passed, gathered, False, config)
