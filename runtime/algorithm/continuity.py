@@ -4,9 +4,13 @@ A stream is taken for a chain of classes. From one image to the next the class s
 any class follows. Nobody says how sticky a stream is; so a filter runs for each of several s, beside the one with
 s = 0, in which images have nothing to do with each other. A filter's weight grows as it foresees the images:
 
-    foreseen_k  = s · belief_k + (1 - s) / K
-    belief_k    ∝ foreseen_k · p_k                              p: what the image says by itself
+    belief_k    ∝ (s · belief_k + (1 - s) / K) · p_k            p: what the image says by itself
+    foreseen_k  = s · belief_k + (1 - s) · share_k              share: how often there was each class so far
     weight      ∝ ((1 - α) weight + α prior) · Σ foreseen_k p_k
+    count_k     = count_k + share_k p_k / Σ share_k p_k         whose shares those are
+
+Shares are in what is foreseen so that only the order of images counts. A module on a domain that is not its own often
+says one class of nearly everything; taken for a run, that would confirm itself.
 
 The answer is the weighted average of the filters. On a shuffled stream every s > 0 foresees so badly that the
 answer is p itself. Where classes come in runs, the neighbours decide a doubtful image. Within a batch later images
@@ -25,6 +29,8 @@ STICKY = np.array([0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99])
 INDEPENDENT = 0.9  # how sure it is, before any image, that images have nothing to do with each other
 DOUBT = 0.02  # that an image says nothing: no single one, however sure, breaks or makes a run
 ALPHA = 1 / 128  # once in so many images a stream changes its habits
+UNSEEN = 0.5  # images of each class that count before the first (Krichevsky and Trofimov)
+HORIZON = 256.0  # images that the shares reach back
 
 PRIOR = np.where(STICKY == 0, INDEPENDENT, (1 - INDEPENDENT) / (len(STICKY) - 1))
 
@@ -36,10 +42,12 @@ class Continuity:
     Attributes:
         beliefs: [S,K], for every s the probability of each class for the last image; None before the first.
         weights: [S], of the filters; they sum to 1.
+        counts: [K], how many images there were of each class; None before the first.
     """
 
     beliefs: Wide | None = None
     weights: Wide = field(default_factory=lambda: PRIOR)
+    counts: Wide | None = None
 
     @property
     def stickiness(self) -> float:
@@ -55,25 +63,28 @@ class Continuity:
         """The next images [B,K], in the order in which they came; gives their probabilities, and what is next."""
         classes = probabilities.shape[1]
         says = (1 - DOUBT) * probabilities + DOUBT / classes
-        forward, weights = self._forward(says)
+        forward, after = self._forward(says)
         found = forward * _backward(says)
         found = found / found.sum(axis=2, keepdims=True)
         found[:, STICKY == 0] = probabilities[:, None]
-        return np.einsum("s,bsk->bk", weights, found), Continuity(forward[-1], weights)
+        return np.einsum("s,bsk->bk", after.weights, found), after
 
-    def _forward(self, says: Wide) -> tuple[Wide, Wide]:
-        """Beliefs [B,S,K] after each image, from it and those before it; and the weights after the last."""
+    def _forward(self, says: Wide) -> tuple[Wide, "Continuity"]:
+        """Beliefs [B,S,K] after each image, from it and those before it; and what is next after the last."""
         classes, stay = says.shape[1], STICKY[:, None]
         belief = np.full((len(STICKY), classes), 1 / classes) if self.beliefs is None else self.beliefs
+        counts = np.zeros(classes) if self.counts is None else self.counts
         weights, beliefs = self.weights, []
         for one in says:
-            joint = (stay * belief + (1 - stay) / classes) * one
-            total = joint.sum(axis=1)
-            belief = joint / total[:, None]
-            weights = ((1 - ALPHA) * weights + ALPHA * PRIOR) * total
+            shares = (UNSEEN + counts) / (UNSEEN * classes + counts.sum())
+            foreseen = (stay * belief + (1 - stay) * shares) @ one
+            weights = ((1 - ALPHA) * weights + ALPHA * PRIOR) * foreseen
             weights = weights / weights.sum()
+            joint = (stay * belief + (1 - stay) / classes) * one
+            belief = joint / joint.sum(axis=1, keepdims=True)
+            counts = (counts + shares * one / (shares @ one)) * min(1.0, HORIZON / (counts.sum() + 1))
             beliefs.append(belief)
-        return np.stack(beliefs), weights
+        return np.stack(beliefs), Continuity(belief, weights, counts)
 
 
 def _backward(says: Wide) -> Wide:

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 from pluto_edge.runtime.algorithm import continuity as module
-from pluto_edge.runtime.algorithm.continuity import DOUBT, PRIOR, STICKY, Continuity
+from pluto_edge.runtime.algorithm.continuity import DOUBT, PRIOR, STICKY, UNSEEN, Continuity
 
 Wide = NDArray[np.float64]
 
@@ -36,27 +36,52 @@ def accuracy(probabilities: Wide, truth: NDArray[np.intp], batch: int) -> float:
     return right / len(truth)
 
 
+def chains(says: Wide, s: float) -> Wide:
+    """Of every image the probability of each class, given all of `says` [n,K]: by every sequence of classes."""
+    count, classes = says.shape
+    found = np.zeros_like(says)
+    for chain in product(range(classes), repeat=count):
+        chance = says[0, chain[0]] / classes
+        for t in range(1, count):
+            chance *= (s * (chain[t] == chain[t - 1]) + (1 - s) / classes) * says[t, chain[t]]
+        for t, k in enumerate(chain):
+            found[t, k] += chance
+    return found / found.sum(axis=1, keepdims=True)
+
+
 def test_equals_the_sum_over_all_chains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forward-backward against every sequence of classes, for every s, and their average by Bayes' rule."""
+    """Forward-backward against every sequence of classes, for every s; weights by how well each s foresaw."""
     monkeypatch.setattr(module, "ALPHA", 0.0)
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(3), size=4)
     says = (1 - DOUBT) * p + DOUBT / 3
-    marginals, totals = np.zeros((len(STICKY), 4, 3)), np.zeros(len(STICKY))
-    for number, s in enumerate(STICKY):
-        for chain in product(range(3), repeat=4):
-            chance = says[0, chain[0]] / 3
-            for t in range(1, 4):
-                chance *= (s * (chain[t] == chain[t - 1]) + (1 - s) / 3) * says[t, chain[t]]
-            totals[number] += chance
-            for t, k in enumerate(chain):
-                marginals[number, t, k] += chance
-    marginals /= marginals.sum(axis=2, keepdims=True)
+    marginals = np.stack([chains(says, s) for s in STICKY])
     marginals[0] = p  # s = 0 is the image alone, without doubt
+    totals, counts = np.ones(len(STICKY)), np.full(3, UNSEEN)
+    for t in range(4):
+        shares = counts / counts.sum()
+        counts = counts + shares * says[t] / (shares @ says[t])
+        for number, s in enumerate(STICKY):
+            before = chains(says[:t], s)[-1] if t else np.full(3, 1 / 3)
+            totals[number] *= (s * before + (1 - s) * shares) @ says[t]
     found, after = Continuity().follow(p)
     weights = PRIOR * totals / (PRIOR @ totals)
     assert_allclose(after.weights, weights, rtol=1e-12)
     assert_allclose(found, np.einsum("s,stk->tk", weights, marginals), rtol=1e-12)
+
+
+def test_one_class_for_most_images_is_no_run() -> None:
+    """A module that says one class of 80 % of a shuffled stream: what it says of the others is left alone."""
+    rng = np.random.default_rng(4)
+    said = np.where(rng.random(640) < 0.8, 0, rng.integers(10, size=640))
+    p = np.full((640, 10), 0.05 / 9)
+    p[np.arange(640), said] = 0.95
+    continuity, same = Continuity(), 0
+    for start in range(0, 640, 64):
+        found, continuity = continuity.follow(p[start : start + 64])
+        same += int((found.argmax(axis=1) == said[start : start + 64]).sum())
+    assert same > 0.98 * 640
+    assert continuity.stickiness < 0.05
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64])
