@@ -13,9 +13,11 @@ k, whose mean feature is m_k,
 As δ' is an average over classes, not over images, a stream that shows few classes, or one after another, is not
 mistaken for a move; methods that re-centre on the mean of all features make that mistake. That mean needs no label,
 though, and is the better guide where classes come at random: so an image counts for n as far as its class says
-nothing of the next one's (`Continuity.independence`). An image is then judged twice: by the head on features
-without the common move, and by its distance from the prototypes. The two are multiplied.
-(Beyond the paper. κ, κ₀ and κ₁ were chosen on development domains: docs/adaptation.md.)
+nothing of the next one's (`Continuity.independence`). An image is then judged three times: by the head on features
+without the common move, by its distance from the prototypes in deviations of the source, and by its direction among
+them, as seen from the middle of all. The three are multiplied. Deviations tell most near the source; directions do
+not depend on them, and hold farther away.
+(Beyond the paper. κ, κ₀, κ₁ and the rest were chosen on development domains: docs/adaptation.md.)
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +36,7 @@ ANY = 50.0  # κ₁, images of any class whose mean counts as much as the classe
 SURE = 0.7  # probability from which on an image counts for its class
 HORIZON = 512.0  # images that the means reach back
 BLUNT = 0.1  # sharpness beyond it is cut: on its own source a head needs no prototypes, elsewhere it does
+ALONG = 5.0  # what the cosine between an image and a prototype counts, in nats
 FAR = 4.0  # in deviations: images that are farther from every prototype count less, with the square of the distance
 DRIFT = 64.0  # images whose mean is as uncertain as a known domain may drift
 
@@ -142,8 +145,10 @@ class Prototypes:
             signature = reference.signature
             delta, prototypes = self.move(name, reference)
             by_head += weight * softmax((values - reference.head @ delta) / signature.temperature)
-            far = reference.distances(features[:, column].astype(np.float64), prototypes)
-            by_distance += weight * softmax(-far / (2 * min(signature.sharpness, BLUNT)))
+            wide = features[:, column].astype(np.float64)
+            far = reference.distances(wide, prototypes) / (2 * min(signature.sharpness, BLUNT))
+            along = _cosines(wide, prototypes, reference.means.mean(axis=0) + delta)
+            by_distance += weight * softmax(ALONG * along - far)
         both = by_head * by_distance + np.finfo(np.float64).tiny
         return np.asarray(both / both.sum(axis=1, keepdims=True))
 
@@ -175,3 +180,11 @@ class Prototypes:
             counts = times * weights[:, column] / leading[:, 0] * near
             modules[name] = self.seen(name, reference).plus(sure * counts[:, None], independence * counts, wide)
         return Prototypes(modules)
+
+
+def _cosines(features: Wide, points: Wide, centre: Wide) -> Wide:
+    """Of the angles between features [B,d] and points [K,d], as seen from the centre [d]: [B,K]."""
+    tiny = np.finfo(np.float64).tiny
+    there, here = points - centre, features - centre
+    lengths = np.linalg.norm(here, axis=1)[:, None] * np.linalg.norm(there, axis=1)
+    return np.asarray(here @ there.T / np.maximum(lengths, tiny))
