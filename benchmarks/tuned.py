@@ -1,6 +1,6 @@
 """Rates and other settings of the compared methods, chosen on development domains as PLUTO's own were.
 
-    python benchmarks/tuned.py pacs      # art_painting and photo, left out in turn: the generalist of the other three
+    python benchmarks/tuned.py pacs      # art_painting and photo, left out in turn: the others' generalist
     python benchmarks/tuned.py digits    # conditions of the digits example, read by the module for clear weather
 
 Every setting of the grid, with the published one among them, runs on the same images in the same order. The best on

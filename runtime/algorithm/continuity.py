@@ -9,8 +9,8 @@ s = 0, in which images have nothing to do with each other. A filter's weight gro
     weight      ∝ ((1 - α) weight + α prior) · Σ foreseen_k p_k
     count_k     = count_k + share_k p_k / Σ share_k p_k         whose shares those are
 
-Shares are in what is foreseen so that only the order of images counts. A module on a domain that is not its own often
-says one class of nearly everything; taken for a run, that would confirm itself.
+Shares are in what is foreseen so that only the order of images counts. A module on a domain that is not its own
+often says one class of nearly everything; taken for a run, that would confirm itself.
 
 The answer is the weighted average of the filters. On a shuffled stream every s > 0 foresees so badly that the
 answer is p itself. Where classes come in runs, the neighbours decide a doubtful image. Within a batch later images

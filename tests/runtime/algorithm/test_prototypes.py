@@ -96,6 +96,30 @@ def test_the_formulas() -> None:
     np.testing.assert_allclose(got, want, rtol=1e-10)
 
 
+def test_head_distance_and_direction_are_multiplied() -> None:
+    """The prediction of a learned state, written out image by image."""
+    known = replace(reference(), signature=replace(reference().signature, temperature=1.7, sharpness=0.06))
+    state = play(shuffled(80), moved(1.5), continuity=Continuity())[2]
+    delta, prototypes = state.move("m", known)
+    features = draw(shuffled(12), moved(1.5), seed=9)
+    middle = known.means.mean(axis=0) + delta
+    for z, got in zip(
+        features,
+        state.predict(["m"], {"m": known}, logits(features)[:, None], features[:, None], np.ones((12, 1))),
+        strict=True,
+    ):
+        score = (logits(z[None])[0] - known.means @ delta) / 1.7
+        score -= np.array([np.square(z - c).sum() / (WIDTH * 1.0) for c in prototypes]) / (2 * 0.06)
+        score += 5 * np.array(
+            [
+                (z - middle) @ (c - middle) / np.sqrt(np.sum((z - middle) ** 2) * np.sum((c - middle) ** 2))
+                for c in prototypes
+            ]
+        )
+        want = np.exp(score - score.max())
+        np.testing.assert_allclose(got, want / want.sum(), rtol=1e-9, atol=1e-12)
+
+
 def test_the_mean_of_all_images_helps_where_classes_come_at_random() -> None:
     """A move so large that hardly an image is sure; and the same stream, sorted by class, is not mistaken."""
     labels, shift = shuffled(), np.full(WIDTH, 1.5)
