@@ -60,6 +60,11 @@ class Attempt:
         """Whether the step goes beyond the paper."""
         return beyond.applies(self.network.modules, self.config)
 
+    @property
+    def has_prototypes(self) -> bool:
+        """Whether prototypes have a say; they learn from every image."""
+        return self.beyond and self.config.prototypes
+
     def look(self) -> Look | None:
         """How the images look; the paper's step does not ask."""
         return look_at(self.network, self.batch, self.seen) if self.beyond else None
@@ -106,7 +111,7 @@ class Attempt:
         part = self.batch.part(samples)
         seen = (passed.rows(samples),)
         plain = predict(self.network, part, state, self.recent.x_hat, unmoved, self.config, seen)
-        if not (self.beyond and self.config.prototypes):
+        if not self.has_prototypes:
             return plain.blend, unmoved
         independence = self.recent.continuity.independence if self.config.continuity else 0.0
         said, times = plain.blend.probabilities, len(self.batch) / len(samples)

@@ -42,6 +42,7 @@ HELPFUL = 0.4  # where adaptation helps, and where what was learned goes back to
 LOOK_CLOSER = 0.6  # from here on all images of the batch are compared
 TOO_OFTEN = 0.7  # what was learned goes back from here on, beyond what chance does to the count
 FEWEST = 32  # comparisons: fewer say nothing
+TOO_SURE = 2.0  # log-probabilities of head and prototypes together are divided by it
 GIVE_UP = 0.1  # what was learned goes altogether when less of it than this would be left
 
 
@@ -88,11 +89,19 @@ def verdict(evidence: Sequence[Evidence], classes: int) -> str | None:
     return None
 
 
-def contradictions(adapted: NDArray[np.floating], exported: NDArray[np.floating]) -> tuple[Contradiction, ...]:
-    """Probabilities [n,K] of the same images, both ways."""
+def contradictions(
+    adapted: NDArray[np.floating], exported: NDArray[np.floating], multiplied: bool = False
+) -> tuple[Contradiction, ...]:
+    """Probabilities [n,K] of the same images, both ways. Those of head and prototypes are `multiplied`."""
     differs = adapted.argmax(axis=1) != exported.argmax(axis=1)
-    wrong = 1 - exported.max(axis=1)
+    wrong = 1 - (tempered(exported) if multiplied else exported).max(axis=1)
     return tuple((bool(d), float(w)) for d, w in zip(differs, wrong, strict=True))
+
+
+def tempered(probabilities: NDArray[np.floating]) -> NDArray[np.floating]:
+    """As sure as they are right, about: opinions that were multiplied are too sure of what they have in common."""
+    root = np.power(np.maximum(probabilities, np.finfo(np.float64).tiny), 1 / TOO_SURE)
+    return np.asarray(root / root.sum(axis=1, keepdims=True))
 
 
 def look_closer(compared: Sequence[Contradiction]) -> bool:

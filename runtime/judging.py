@@ -56,8 +56,7 @@ def _unusable(attempt: Attempt, proposal: Proposal) -> Judged | None:
         reason = f"{proposal.state.gathered.reliable} of {config.min_reliable} reliable samples"
         return Judged(attempt.said(proposal.passed, proposal.state), proposal.state, "gather", reason)
     needed = config.min_reliable if config.sam == "sample" else min(config.min_reliable, 1)
-    learned = attempt.beyond and config.prototypes  # they learn from every image
-    if config.sam is not None and proposal.reliable < needed and not learned:
+    if config.sam is not None and proposal.reliable < needed and not attempt.has_prototypes:  # they always learn
         return _unchanged(attempt, proposal, f"{proposal.reliable} reliable samples, want {needed}")
     return None
 
@@ -109,10 +108,11 @@ def _gradual(attempt: Attempt, proposal: Proposal, judged: Judged) -> Judged:
     adapted = judged.blend.probabilities
     try:
         plain, unmoved = attempt.said_without_gradients(every[few], proposal.passed)
-        compared = known.compared + guard.contradictions(adapted[few], plain.probabilities)
+        multiplied = attempt.has_prototypes
+        compared = known.compared + guard.contradictions(adapted[few], plain.probabilities, multiplied)
         if guard.look_closer(compared[-guard.RECENT :]) and not few.all():
             plain, unmoved = attempt.said_without_gradients(every, proposal.passed)
-            compared += guard.contradictions(adapted[~few], plain.probabilities[~few])
+            compared += guard.contradictions(adapted[~few], plain.probabilities[~few], multiplied)
     except NotFiniteError:  # the exported weights say nothing to compare with
         return judged
     compared = compared[-guard.RECENT :]

@@ -43,6 +43,7 @@ ALIGN_RATE = 0.02
 BY_CHANCE = 2.0  # times the loss that chance alone makes: below it there is nothing to undo
 AT_RANDOM = 0.5  # `Continuity.independence` below which a batch shows its classes, and not its domain
 ENTROPY_SHARE = 0.1  # of the entropy beside alignment
+CARRIED_BY = 16  # images of the batch that tell how a step moves features
 ROUNDS = 2  # the batch is predicted, learned from, and predicted with what was learned
 
 
@@ -225,6 +226,16 @@ def propose(
     )
 
 
+def _carried(network: Network, state: State, batch: ImageBatch, passed: Pass) -> State:
+    """Prototypes were learned among the features of the affines before the step: they move as features do."""
+    name = state.top
+    assert name is not None
+    some = np.linspace(0, len(batch) - 1, min(CARRIED_BY, len(batch))).astype(np.intp)
+    after = network.run(batch.part(some), state.affines, [name]).features[:, 0].astype(np.float64)
+    by = (after - passed.features[some, passed.names.index(name)]).mean(axis=0)
+    return replace(state, prototypes=state.prototypes.carried(name, by))
+
+
 def _aligned(
     network: Network, state: State, batch: ImageBatch, passed: Pass, threshold: float, config: AdaptConfig
 ) -> Learned:
@@ -251,4 +262,7 @@ def _aligned(
     first = network.gradient(batch, every, name, current(network, state, name), objective)
     _, gradient = sharpness_aware(network, state, batch, first, every, config, objective)
     rate = ALIGN_RATE if config.ln_lr is None else config.ln_lr
-    return Learned(descend(network, state, name, gradient, rate, config), reliable, found.loss)
+    after = descend(network, state, name, gradient, rate, config)
+    if config.prototypes:
+        after = _carried(network, after, batch, passed)
+    return Learned(after, reliable, found.loss)

@@ -28,9 +28,9 @@ from pluto_edge._arrays import Wide
 STICKY = np.array([0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99])
 INDEPENDENT = 0.9  # how sure it is, before any image, that images have nothing to do with each other
 DOUBT = 0.02  # that an image says nothing: no single one, however sure, breaks or makes a run
-ALPHA = 1 / 128  # once in so many images a stream changes its habits
-UNSEEN = 0.5  # images of each class that count before the first (Krichevsky and Trofimov)
-HORIZON = 256.0  # images that the shares reach back
+ALPHA = 1 / 512  # once in so many images a stream changes its habits
+UNSEEN = 1.0  # images of each class that count before the first (Laplace)
+HORIZON = 4096.0  # images that the shares reach back
 
 PRIOR = np.where(STICKY == 0, INDEPENDENT, (1 - INDEPENDENT) / (len(STICKY) - 1))
 

@@ -94,6 +94,14 @@ class Prototypes:
         """As if so many of the images had been seen: nearer to the source."""
         return Prototypes({n: s.times(share) for n, s in self.modules.items()})
 
+    def carried(self, name: str, by: Wide) -> "Prototypes":
+        """After a step that moved a module's features by [d] on average: what was seen of them moves along."""
+        if name not in self.modules:
+            return self
+        seen = self.modules[name]
+        sums, total = seen.sums + seen.counts[:, None] * by, seen.total + seen.count * by
+        return Prototypes({**self.modules, name: replace(seen, sums=sums, total=total)})
+
     def seen(self, name: str, reference: Reference) -> Seen:
         """What one module has seen so far."""
         return self.modules.get(name) or Seen.nothing(*reference.means.shape)

@@ -69,3 +69,15 @@ def test_how_much_may_stay() -> None:
 def test_contradictions() -> None:
     adapted, exported = np.array([[0.9, 0.1], [0.9, 0.1]]), np.array([[0.6, 0.4], [0.3, 0.7]])
     assert guard.contradictions(adapted, exported) == ((False, pytest.approx(0.4)), (True, pytest.approx(0.3)))
+
+
+def test_multiplied_opinions_are_less_sure_than_they_say() -> None:
+    """Two classifiers that agree, multiplied: the root is what either of them says; nobody is contradicted more."""
+    one = np.array([[0.7, 0.2, 0.1], [0.4, 0.35, 0.25]])
+    both = one**2 / (one**2).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(guard.tempered(both), one, rtol=1e-12)
+    plain = guard.contradictions(one, both)
+    fair = guard.contradictions(one, both, multiplied=True)
+    assert [d for d, _ in plain] == [d for d, _ in fair] == [False, False]
+    np.testing.assert_allclose([w for _, w in fair], 1 - one.max(axis=1), rtol=1e-12)
+    assert np.isfinite(guard.tempered(np.array([[1.0, 0.0, 0.0]]))).all()

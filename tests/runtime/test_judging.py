@@ -48,6 +48,10 @@ class Attempt:
         self.batch = range(16)
         self.network = SimpleNamespace(modules=SimpleNamespace(exported={"one": LEARNED.times(0.5)}))
 
+    @property
+    def has_prototypes(self) -> bool:
+        return self.beyond and self.config.prototypes
+
     def fall_back(self) -> Blend:
         return self.plain
 

@@ -190,6 +190,17 @@ def test_batches_of_one_end_near_batches_of_many() -> None:
     np.testing.assert_allclose(a.move("m", reference())[0], b.move("m", reference())[0], atol=0.3)
 
 
+def test_prototypes_are_carried_along_with_the_features() -> None:
+    """What was seen, carried by a move of all features, is what would have been seen after it."""
+    state = play(shuffled(), moved(1.0), continuity=Continuity())[2]
+    by = np.random.default_rng(2).standard_normal(WIDTH)
+    seen, carried = state.modules["m"], state.carried("m", by).modules["m"]
+    np.testing.assert_array_equal(carried.counts, seen.counts)
+    np.testing.assert_allclose(carried.moves(reference().means), seen.moves(reference().means) + by, rtol=1e-9)
+    np.testing.assert_allclose(carried.total / carried.count, seen.total / seen.count + by, rtol=1e-9)
+    assert state.carried("other", by) is state
+
+
 def test_the_past_is_forgotten() -> None:
     state = play(shuffled(4000), moved(1.0), batch=64)[2]
     assert state.modules["m"].counts.sum() <= HORIZON + 1e-6
