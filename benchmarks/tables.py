@@ -10,6 +10,7 @@ in common. Jobs are processes.
 """
 
 import argparse
+import json
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from pluto_edge.train.corruptions import NAMES
 
 RUNS = Path("runs")
 OUT = RUNS / "results"
+TUNED = Path(__file__).with_name("tuned.json")
 DIGITS = ("mnist", "mnist_m", "rendered", "svhn", "usps")
 PACS = ("art_painting", "cartoon", "photo", "sketch")
 CORRUPTIONS = tuple(f"{name}-5" for name in NAMES)
@@ -44,10 +46,11 @@ UNSEEN = ("glare", "rain_drops", "frost")
 STILL = ("single", "neo", "t3a", "lame", "pluto-no-step", "zero-shot", "pluto-paper-selection")
 LEARNING = ("foa", "pluto", "pluto-paper", "pluto-joint")
 ENTROPY = ("tent", "eata", "sar")
+TUNABLE = ("t3a", "lame", "tent", "sar", "foa")
 PARTS = ("pluto-no-evidence", "pluto-no-prototypes", "pluto-entropy", "pluto-both")
 WILD = (*STILL, "pluto", "pluto-paper", "pluto-joint")  # what is run on every kind of stream
 STEP = ("single", "pluto-no-step", "pluto")  # what the gradient step adds
-TOP_M = (1, 3, 5, 75)
+TOP_M = (1, 5, 30)
 
 
 @dataclass(frozen=True)
@@ -98,23 +101,41 @@ def continual(methods: Sequence[str], protocol: Protocol) -> list[Group]:
     ]
 
 
+def paper_top_m() -> tuple[str, ...]:
+    """The paper's selection of few and of all modules."""
+    return tuple(f"pluto-paper-selection:top_m={m}" for m in TOP_M)
+
+
+def tuned(family: str, *names: str) -> tuple[str, ...]:
+    """The methods with the settings that `tuned.py` chose on a family's development domains, as published if none."""
+    found = json.loads(TUNED.read_text()).get(family, {}) if TUNED.exists() else {}
+    return tuple(found.get(name, name) for name in names)
+
+
 def tables() -> dict[str, list[Group]]:
     digits = {"name": "digits", "data": "digits", "targets": DIGITS}
     pacs = {k: {"name": f"pacs-{k}", "data": "pacs", "targets": PACS} for k in ("adapter", "vpt")}
     online, once = Protocol(seeds=3), Protocol(seeds=1)
-    cifar75 = RUNS / "bundles" / "cifar75"
+    many = RUNS / "bundles" / "cifar30"
     corrupted = RUNS / "data" / "cifar-c"
     meter = RUNS / "data" / "meter"
     camera = Path("examples/digits/bundle")
     found = {
         "digits": leave_one_out(**digits, methods=(*STILL, *LEARNING), protocol=online),
-        "digits-entropy": leave_one_out(**digits, methods=ENTROPY, protocol=once, limit=400),
+        "digits-tuned": leave_one_out(
+            **digits, methods=(*tuned("digits", *TUNABLE), "pluto-no-step", "pluto"), protocol=once, limit=400
+        ),
         "pacs-adapter": leave_one_out(**pacs["adapter"], methods=(*STILL, *LEARNING), protocol=online, limit=128),
         "pacs-still": leave_one_out(**pacs["adapter"], methods=STILL, protocol=Protocol(seeds=5)),
         "pacs-step": leave_one_out(
-            **pacs["adapter"], methods=("single", "pluto-no-step", "pluto"), protocol=online
+            **pacs["adapter"], methods=("single", "pluto-no-step", "pluto"), protocol=online, limit=768
         ),
-        "pacs-entropy": leave_one_out(**pacs["adapter"], methods=ENTROPY, protocol=once, limit=192),
+        "pacs-tuned": leave_one_out(
+            **pacs["adapter"],
+            methods=("single", *tuned("pacs", *TUNABLE), "pluto-no-step", "pluto"),
+            protocol=once,
+            limit=256,
+        ),
         "pacs-vpt": leave_one_out(**pacs["vpt"], methods=(*STILL, *LEARNING), protocol=online, limit=128),
         "pacs-classes": leave_one_out(
             **pacs["adapter"], methods=STILL, protocol=Protocol(seeds=5, order="classes")
@@ -131,12 +152,12 @@ def tables() -> dict[str, list[Group]]:
         "continual-entropy": continual(ENTROPY, Protocol(seeds=1, continual=True)),
         "modules": [
             Group(
-                cifar75,
+                many,
                 corrupted,
                 (target,),
-                ("single", *(f"pluto-no-step:top_m={m}" for m in TOP_M), "pluto-paper-selection"),
+                ("single", "neo", "t3a", "pluto-no-step", *paper_top_m(), "zero-shot"),
                 Protocol(seeds=3),
-                limit=256,
+                limit=128,
             )
             for target in CORRUPTIONS
         ],
