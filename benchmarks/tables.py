@@ -107,7 +107,7 @@ def paper_top_m() -> tuple[str, ...]:
 
 
 def tuned(family: str, *names: str) -> tuple[str, ...]:
-    """The methods with the settings that `tuned.py` chose on a family's development domains, as published if none."""
+    """With the settings that `tuned.py` chose on a family's development domains, or as published."""
     found = json.loads(TUNED.read_text()).get(family, {}) if TUNED.exists() else {}
     return tuple(found.get(name, name) for name in names)
 
