@@ -8,6 +8,7 @@ from pluto_edge.evaluate.significance import LEVEL, Scores, collect, interval, m
 from pluto_edge.evaluate.summary import MethodRow, rows
 
 PLUTO = "pluto"
+ZERO_SHOT = "zero-shot"  # PLUTO that learns nothing
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def verdict(ours: MethodRow, rivals: Sequence[MethodRow], against: Sequence[Agai
     """A sentence on the best rival, and one more if a variant of PLUTO itself is better than PLUTO."""
     where = _where(ours)
     pairs = list(zip(rivals, against, strict=True))
-    variants = [p for p in pairs if ours.method.startswith(PLUTO) and p[0].method.startswith(PLUTO)]
+    variants = [p for p in pairs if ours.method.startswith(PLUTO) and p[0].method.startswith((PLUTO, ZERO_SHOT))]
     others = [p for p in pairs if p not in variants]
     text = f"{ours.label} {_percent(ours)} {where}: no other method ran that it could be compared with."
     if others:

@@ -136,11 +136,19 @@ def test_comparisons_by_image() -> None:
 def test_orders_cancel_out() -> None:
     """Right in one order of two where the other is right in the other: neither is better."""
     a, b = made("pluto", "x", (1.0,), 0), made("pluto", "x", (0.0,), 1)
-    c, d = made("zero-shot", "x", (0.0,), 0), made("zero-shot", "x", (1.0,), 1)
+    c, d = made("another", "x", (0.0,), 0), made("another", "x", (1.0,), 1)
     found = find([a, b, c, d])
     (against,) = found.against
     assert against.average == Comparison(0.0, 0.0, 0.0, 0, 0, 1.0)
-    assert found.verdict == "pluto 50.0 did not win: it is level with the best rival, zero-shot 50.0, on x."
+    assert found.verdict == "pluto 50.0 did not win: it is level with the best rival, another 50.0, on x."
+
+
+def test_what_learns_nothing_is_no_rival_but_is_told_of() -> None:
+    """Zero-shot is PLUTO without learning: where that is better, the verdict says so after the best rival."""
+    results = [*everywhere("pluto", 0.6), *everywhere("another", 0.5), *everywhere("zero-shot", 0.8)]
+    found = find(results)
+    assert "ahead of the best rival, another 50.0" in found.verdict
+    assert "Its variant zero-shot, 80.0, is better by 20.0 points" in found.verdict
 
 
 def test_significance_needs_both() -> None:
