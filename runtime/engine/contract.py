@@ -33,6 +33,11 @@ class Contract:
     inputs: Mapping[str, Shape]
     outputs: Mapping[str, Shape]
 
+    @property
+    def batched(self) -> dict[str, Shape]:
+        """The inputs whose size is the batch's."""
+        return {name: shape for name, shape in self.inputs.items() if None in shape}
+
     def check(self, path: Path) -> None:
         """The graph in this file keeps the contract, or is refused."""
         graph = read_graph(path)

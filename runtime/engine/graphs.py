@@ -147,7 +147,8 @@ class Graphs:
             return graph(inputs)
 
     def _open(self, name: str) -> Graph:
-        return self.engine.open(self._bundle.file(name), self._contracts[name])
+        most = self.micro_batch_adapt if name == ADAPT else self.micro_batch
+        return self.engine.open(self._bundle.file(name), self._contracts[name], most)
 
 
 def combine(parts: Sequence[Summed], objective: Objective) -> Gradient:

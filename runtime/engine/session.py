@@ -1,6 +1,5 @@
 """The one place that makes ONNX Runtime sessions: providers chosen and checked, threads set, I/O bound."""
 
-import base64
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -12,30 +11,35 @@ from numpy.typing import NDArray
 
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.errors import BundleError, ConfigError, ProviderError
-from pluto_edge.manifest import Precision
+from pluto_edge.manifest import FORWARD, Precision
 from pluto_edge.runtime.engine.contract import Contract
+from pluto_edge.runtime.engine.providers import (
+    CUDA,
+    Provider,
+    Providers,
+    arguments,
+    for_graphs,
+    name_of,
+    with_settings,
+)
 
-__all__ = ["Engine", "Graph", "Tensor", "loads"]
+__all__ = ["Engine", "Graph", "Tensor"]
 
-CPU = "CPUExecutionProvider"
-CUDA = "CUDAExecutionProvider"
-Provider = str | tuple[str, dict[str, Any]]
 Tensor = Any  # an onnxruntime.OrtValue: a tensor on the engine's device
 
 log = logging.getLogger("pluto_edge")
 
-# y = -x on one float, to learn whether a provider really loads
-_PROBE = base64.b64decode(
-    "CAg6PgoXCgF4EgF5Ggpub2RlX05lZ18wIgNOZWcSAXBaDwoBeBIKCggIARIECgIIAWIPCgF5EgoKCAgBEgQKAggBQgQKABAN"
-)
-
 
 class Engine:
-    """Where graphs run. `providers`: None or "auto", or a name or list that is honoured or raises."""
+    """Where graphs run.
+
+    `providers`: None or "auto"; a name or a list that is honoured or raises; or such for each of "embed", "forward"
+    and "adapt". `provider` is what predictions run on, `providers` has what each graph's file runs on.
+    """
 
     def __init__(
         self,
-        providers: str | Sequence[Provider] | None = None,
+        providers: Providers = None,
         threads: int | None = None,
         *,
         cpu_only: str = "",
@@ -44,29 +48,35 @@ class Engine:
         if threads is not None and threads < 1:
             raise ConfigError(f"threads: want at least 1, or None for one per core, got {threads}")
         self.threads = threads or usable_cores()
-        self.providers = _choose(providers, cpu_only)
-        self.provider = _name(self.providers[0])
-        self.device = "cuda" if self.provider == CUDA else "cpu"
-        log.info("running on %s", self.provider)
+        self.providers = for_graphs(providers, cpu_only)
+        self.provider = name_of(self.providers[FORWARD][0])
+        # tensors stay on the GPU between graphs only where all graphs are there
+        everywhere = all(name_of(chosen[0]) == CUDA for chosen in self.providers.values())
+        self.device = "cuda" if everywhere else "cpu"
+        log.info("running on %s", ", ".join(f"{name_of(p[0])} ({f})" for f, p in self.providers.items()))
 
     @classmethod
-    def of(
-        cls, precision: Precision, providers: str | Sequence[Provider] | None = None, threads: int | None = None
-    ) -> "Engine":
+    def of(cls, precision: Precision, providers: Providers = None, threads: int | None = None) -> "Engine":
         """One that runs a bundle of this precision."""
         int8 = precision == "int8"
         return cls(providers, threads, cpu_only="an int8 bundle runs on the CPU" if int8 else "")
 
-    def open(self, path: Path, contract: Contract | None = None) -> "Graph":
-        """The graph in this file; one that does not keep its `contract` is refused."""
+    def open(self, path: Path, contract: Contract | None = None, most: int = 1) -> "Graph":
+        """The graph in this file; one that does not keep its `contract` is refused. It is given `most` images at a
+        time, at most."""
         if contract is not None:
             contract.check(path)
+        chosen = self.providers.get(path.name, self.providers[FORWARD])
+        batched = {} if contract is None else contract.batched
+        providers = [with_settings(provider, self.threads, batched, most) for provider in chosen]
+        options = self._options()
         try:
-            session = ort.InferenceSession(path, self._options(), providers=self.providers)
+            session = ort.InferenceSession(path, options, **arguments(providers, options), enable_fallback=0)
         except Exception as cause:  # onnxruntime raises a dozen types of its own
             raise BundleError(f"{path}: ONNX Runtime cannot load this graph ({cause})") from cause
-        _check_honoured(self.providers, session.get_providers())
-        return Graph(session, self.device, contract, path.name)
+        operators = _operators(session)
+        _check_honoured(chosen, operators, path)
+        return Graph(session, self.device, contract, path.name, operators)
 
     def tensor(self, array: NDArray[np.float32]) -> Tensor:
         """An array on the engine's device; on the CPU it is shared, not copied."""
@@ -82,6 +92,7 @@ class Engine:
         options.add_session_config_entry("session.force_spinning_stop", "1")
         # Weights stay mapped from the file, where all graphs share them (docs/performance.md has the price).
         options.add_session_config_entry("session.disable_prepacking", "1")
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         return options
 
 
@@ -89,8 +100,15 @@ class Graph:
     """A session with bound inputs and outputs: tensors stay on the device between graphs."""
 
     def __init__(
-        self, session: "ort.InferenceSession", device: str, contract: Contract | None = None, name: str = "a graph"
+        self,
+        session: "ort.InferenceSession",
+        device: str,
+        contract: Contract | None = None,
+        name: str = "a graph",
+        operators: Mapping[str, int] | None = None,
     ) -> None:
+        """`operators`: how many of them each provider runs, where that is known."""
+        self.operators = dict(operators or {})
         self._session = session
         self._device = device
         self._contract = contract
@@ -123,58 +141,25 @@ class Graph:
                 raise BundleError(f"{self._name}: output {name!r} has the shape {got}, the manifest says {want}")
 
 
-def loads(provider: Provider) -> str:
-    """Empty when a session on `provider` really runs, else why not."""
-    if _name(provider) not in ort.get_available_providers():
-        return "not in this build of ONNX Runtime"
-    try:
-        session = ort.InferenceSession(_PROBE, providers=[provider])
-        if session.get_providers()[0] != _name(provider):
-            return "ONNX Runtime fell back to the CPU (are its CUDA and cuDNN libraries installed?)"
-        session.run(None, {"x": np.ones(1, np.float32)})
-    except Exception as cause:
-        return str(cause).splitlines()[0] if str(cause) else type(cause).__name__
-    return ""
-
-
 def usable_cores() -> int:
     """How many this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _choose(providers: str | Sequence[Provider] | None, cpu_only: str) -> list[Provider]:
-    if providers is None or providers == "auto":
-        return [CUDA, CPU] if not cpu_only and not loads(CUDA) else [CPU]
-    wanted = [providers] if isinstance(providers, str) else list(providers)
-    if not wanted:
-        raise ConfigError('providers: want "auto", a name or a list of names, got an empty list')
-    chosen = [_full(p) for p in wanted]
-    for provider in chosen:
-        if cpu_only and _name(provider) != CPU:
-            raise ProviderError(f"{_name(provider)} was asked for, but {cpu_only}")
-        reason = loads(provider)
-        if reason:
-            raise ProviderError(
-                f"{_name(provider)} was asked for and does not load: {reason}. "
-                f"This build has {', '.join(ort.get_available_providers())}; "
-                'providers="auto" takes what works'
-            )
-    return chosen
+def _operators(session: "ort.InferenceSession") -> dict[str, int]:
+    """How many of the graph's operators each provider of the session runs."""
+    found: dict[str, int] = dict.fromkeys(session.get_providers(), 0)
+    for part in session.get_provider_graph_assignment_info():
+        found[part.ep_name] += len(part.get_nodes())
+    return found
 
 
-def _check_honoured(wanted: Sequence[Provider], got: Sequence[str]) -> None:
-    missing = [_name(p) for p in wanted if _name(p) not in got]
-    if missing:
-        raise ProviderError(f"{missing[0]} was asked for, but the session runs on {', '.join(got)}")
-
-
-def _full(provider: Provider) -> Provider:
-    """ "cpu" and "cuda" stand for ONNX Runtime's long names."""
-    short = {"cpu": CPU, "cuda": CUDA}
-    if isinstance(provider, str):
-        return short.get(provider.lower(), provider)
-    return short.get(provider[0].lower(), provider[0]), provider[1]
-
-
-def _name(provider: Provider) -> str:
-    return provider if isinstance(provider, str) else provider[0]
+def _check_honoured(wanted: Sequence[Provider], operators: Mapping[str, int], path: Path) -> None:
+    """What was asked for is there, and the first of it has something to do."""
+    for name in (name_of(p) for p in wanted):
+        if name not in operators:
+            raise ProviderError(f"{path}: {name} was asked for, but the session runs on {', '.join(operators)}")
+    first = name_of(wanted[0])
+    if not operators[first]:
+        raise ProviderError(f"{path}: {first} was asked for, and takes no operator of this graph")
+    log.debug("%s: %s", path.name, ", ".join(f"{n} operators on {name}" for name, n in operators.items()))
