@@ -12,11 +12,10 @@ from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.bench import fresh, machine
 from pluto_edge.bench.workload import images, open_runtime
 from pluto_edge.errors import ConfigError
-from pluto_edge.manifest import EMBED, FORWARD, Bundle, Flops, Precision
+from pluto_edge.manifest import Bundle, Flops, Precision
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
-from pluto_edge.runtime.engine.contract import contracts
 from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.engine.objective import MEAN_ENTROPY
 from pluto_edge.runtime.engine.session import Engine, Graph, Tensor
@@ -243,8 +242,7 @@ class Workbench:
         self._plan = plan
         self._peak = peak
         self._network = Network(bundle, engine)
-        kept = contracts(bundle.manifest)
-        self._embed, self._forward = (engine.open(bundle.file(name), kept[name]) for name in (EMBED, FORWARD))
+        self._embed, self._forward = self._network.graphs.embed, self._network.graphs.forward
         module = next(iter(self._network.modules.values()))
         self._module: dict[str, Tensor] = {
             **module.tensors,

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pluto_edge._ort import onnxruntime as ort
+from pluto_edge._ort import silent
 from pluto_edge.errors import BundleError, ConfigError, ProviderError
 from pluto_edge.manifest import FORWARD, Precision
-from pluto_edge.runtime.engine.contract import Contract
+from pluto_edge.runtime.engine.contract import Contract, sized
 from pluto_edge.runtime.engine.providers import (
+    CPU,
     CUDA,
     Provider,
     Providers,
@@ -71,9 +73,10 @@ class Engine:
         providers = [with_settings(provider, self.threads, batched, most) for provider in chosen]
         options = self._options()
         try:
-            session = ort.InferenceSession(path, options, **arguments(providers, options), enable_fallback=0)
+            with silent():  # what it says is in what it raises
+                session = ort.InferenceSession(path, options, **arguments(providers, options), enable_fallback=0)
         except Exception as cause:  # onnxruntime raises a dozen types of its own
-            raise BundleError(f"{path}: ONNX Runtime cannot load this graph ({cause})") from cause
+            raise BundleError(f"{path}: ONNX Runtime cannot load this graph{_hint(chosen)} ({cause})") from cause
         operators = _operators(session)
         _check_honoured(chosen, operators, path)
         return Graph(session, self.device, contract, path.name, operators)
@@ -117,6 +120,25 @@ class Graph:
         self.outputs = tuple(o.name for o in session.get_outputs())
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs, by name. A graph of a fixed batch takes fewer images, too, with zeros for the rest."""
+        contract = self._contract
+        if contract is None or contract.batch is None:
+            return self._run(inputs)
+        (count,) = {inputs[name].shape()[0] for name in contract.batched}
+        if count == contract.batch:
+            return self._run(inputs)
+        missing = contract.batch - count
+        filled = {n: self._tensor(_with_zeros(inputs[n].numpy(), missing)) for n in contract.batched}
+        outputs = self._run({**inputs, **filled})
+        return {name: self._tensor(value.numpy()[:count]) for name, value in outputs.items()}
+
+    def _tensor(self, array: NDArray[np.float32]) -> Tensor:
+        """One with memory of its own: an array that a tensor shares may be gone before what was made of it."""
+        tensor = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, self._device, 0)
+        tensor.update_inplace(np.ascontiguousarray(array))
+        return tensor
+
+    def _run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         binding = self._session.io_binding()
         for name in self.inputs:
             binding.bind_ortvalue_input(name, inputs[name])
@@ -133,9 +155,9 @@ class Graph:
 
     def _check(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], contract: Contract) -> None:
         """ONNX Runtime only logs it when an output has another shape than the graph says."""
-        (batch,) = {inputs[n].shape()[0] for n, shape in contract.inputs.items() if None in shape}
+        (batch,) = {inputs[name].shape()[0] for name in contract.batched}
         for name, shape in contract.outputs.items():
-            want = [batch if n is None else n for n in shape]
+            want = list(sized(shape, batch))
             got = list(outputs[name].shape())
             if want != got:
                 raise BundleError(f"{self._name}: output {name!r} has the shape {got}, the manifest says {want}")
@@ -144,6 +166,17 @@ class Graph:
 def usable_cores() -> int:
     """How many this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _hint(chosen: Sequence[Provider]) -> str:
+    name = name_of(chosen[0])
+    if name in (CPU, CUDA):
+        return ""
+    return f" on {name}, which wants a bundle of pluto export --profile portable, or this graph on the CPU"
+
+
+def _with_zeros(array: NDArray[np.float32], rows: int) -> NDArray[np.float32]:
+    return np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)])
 
 
 def _operators(session: "ort.InferenceSession") -> dict[str, int]:
