@@ -14,7 +14,7 @@ import onnx_ir as ir
 from pluto_edge._files import found, sha256, whole_folder, write_tensors, write_text
 from pluto_edge._schema import to_text
 from pluto_edge.errors import BackboneError, BundleError, ConfigError, ParityError, StoreError
-from pluto_edge.export import kernels
+from pluto_edge.export import kernels, portable
 from pluto_edge.export.flops import count_flops
 from pluto_edge.export.graph import GraphBuilder, WeightsFile
 from pluto_edge.export.parity import compare
@@ -25,6 +25,7 @@ from pluto_edge.manifest import (
     BACKBONE_LN,
     EMBED,
     FORWARD,
+    GRAPHS,
     MANIFEST,
     MAX_BATCH,
     SEEN,
@@ -51,12 +52,17 @@ _TOOLS = ("torch", "timm", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnx
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export wrote, how long each stage took, and whether CUDA has all kernels."""
+    """What an export wrote, how long each stage took, and whether CUDA has all kernels.
+
+    `providers` is for a portable bundle: for every provider and graph what, by its published rules, keeps it from
+    taking the graph.
+    """
 
     path: Path
     manifest: Manifest
     seconds: dict[str, float]
     cuda: str
+    providers: dict[str, dict[str, list[str]]]
 
     @property
     def bytes(self) -> int:
@@ -112,6 +118,7 @@ def run_export(
         plain = _write_graphs(folder, Path(scratch), vit, dims, form, metadata)
         clock.start("kernels")
         cuda = _check_kernels(folder, precision)
+        providers = portable.whole(folder, GRAPHS) if profile == "portable" else {}
         clock.start("modules")
         checked = _write_modules(folder, source, vit)
         clock.start("parity")
@@ -135,7 +142,7 @@ def run_export(
             tools=_tools(),
         )
         write_text(folder / MANIFEST, to_text(manifest))
-    return ExportReport(out, manifest, clock.stop(), cuda)
+    return ExportReport(out, manifest, clock.stop(), cuda, providers)
 
 
 class _Clock:
@@ -190,20 +197,20 @@ def _write_graphs(
 
     The gradient's batch stays open: images that only fill up a batch would be part of its sum.
     """
-    precision, portable, batch = form
+    precision, plain_operators, batch = form
     int8 = precision == "int8"
     dtype = ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.FLOAT
     plain = scratch if int8 else folder
     with WeightsFile(folder / WEIGHTS) as weights:
-        embed = GraphBuilder("embed", weights, dtype, portable=portable, batch=batch)
+        embed = GraphBuilder("embed", weights, dtype, portable=plain_operators, batch=batch)
         build_embed(embed, vit.vit)
         embed.save(folder / EMBED, metadata)
         with WeightsFile(scratch / WEIGHTS) as own:
             used = own if int8 else weights
-            forward = GraphBuilder("forward", used, dtype, portable=portable, batch=batch)
+            forward = GraphBuilder("forward", used, dtype, portable=plain_operators, batch=batch)
             build_forward(forward, vit.vit, dims, int8=int8)
             forward.save(plain / FORWARD, metadata)
-            adapt = GraphBuilder("adapt", used, portable=portable)  # gradients are never fp16
+            adapt = GraphBuilder("adapt", used, portable=plain_operators)  # gradients are never fp16
             build_adapt(adapt, vit.vit, dims, int8=int8)
             adapt.save(plain / ADAPT, metadata)
         for name in (FORWARD, ADAPT) if int8 else ():

@@ -93,9 +93,12 @@ class GraphBuilder:
 
     def output(self, name: str, value: Value, shape: Sequence[int | str], doc: str) -> None:
         """A float32 graph output."""
-        kind = "Identity" if self.dtype == ir.DataType.FLOAT else "Cast"
-        attributes = {"to": ir.DataType.FLOAT} if kind == "Cast" else {}
-        out = self.op(kind, value, **attributes)
+        if self.portable and self.dtype == ir.DataType.FLOAT and value not in self._outputs:
+            out = value  # WebGPU has no Identity
+        else:
+            kind = "Identity" if self.dtype == ir.DataType.FLOAT else "Cast"
+            attributes = {"to": ir.DataType.FLOAT} if kind == "Cast" else {}
+            out = self.op(kind, value, **attributes)
         out.name = name
         out.type = ir.TensorType(ir.DataType.FLOAT)
         out.shape = self.sizes(shape)

@@ -127,17 +127,17 @@ class VitGraph:
         shapes = {**dims.shapes, **dims.ln_shapes}
         self.module = {name: g.input(name, shape, MODULE_DOCS[name]) for name, shape in shapes.items()}
         self.activations = self.transform()
-        features = g.op("Squeeze", self.activations[-1], g.ints(0))
-        self.logits = self.head(features)
+        self.logits = self.head(self.activations[-1])
         self._stacked = g.op("Concat", *self.activations, axis=0)
 
-    def head(self, features: Value) -> Value:
-        """The module's classifier."""
+    def head(self, token: Value) -> Value:
+        """The module's classifier, on one token [1, batch, width]."""
         g = self.g
         weight, bias = self.module["head_weight"], self.module["head_bias"]
-        if g.portable:
-            return g.op("Add", g.op("MatMul", features, g.op("Transpose", weight, perm=[1, 0])), bias)
-        return g.op("Gemm", features, weight, bias, transB=1)
+        if g.portable:  # with three sizes: ONNX Runtime would make a Gemm of two matrices
+            product = g.op("MatMul", token, g.op("Transpose", weight, perm=[1, 0]))
+            return g.op("Squeeze", g.op("Add", product, bias), g.ints(0))
+        return g.op("Gemm", g.op("Squeeze", token, g.ints(0)), weight, bias, transB=1)
 
     def of_block(self, name: str, index: int) -> Value:
         """What the module has for one block, or one LayerNorm."""

@@ -31,6 +31,7 @@ MAX_BATCH = 1024
 MAX_FLOPS = 10**18  # of an image: far beyond the largest ViTs, and still exact enough as a float
 MANIFEST, WEIGHTS = "manifest.json", "weights.bin"
 EMBED, FORWARD, ADAPT = "embed.onnx", "forward.onnx", "adapt.onnx"
+GRAPHS = {"embed": EMBED, "forward": FORWARD, "adapt": ADAPT}
 SELECTOR, BACKBONE_LN, SEEN = "selector.safetensors", "layernorm.safetensors", "seen.safetensors"
 
 Precision = Literal["fp32", "fp16", "int8"]

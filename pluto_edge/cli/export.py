@@ -124,6 +124,7 @@ def as_text(report: "ExportReport") -> str:
                     *((name, _text.size(m.files[name].size)) for name in sorted(m.files) if "/" not in name),
                     ("whole bundle", _text.size(report.bytes)),
                     ("CUDA", report.cuda),
+                    *((name, taken(graphs)) for name, graphs in report.providers.items()),
                     (
                         "seconds",
                         f"{seconds:.1f}  ({', '.join(f'{k} {v:.1f}' for k, v in report.seconds.items())})",
@@ -136,11 +137,19 @@ def as_text(report: "ExportReport") -> str:
     )
 
 
+def taken(graphs: dict[str, list[str]]) -> str:
+    """Which graphs a provider takes whole, and what keeps it from the others."""
+    whole = [name for name, problems in graphs.items() if not problems]
+    rest = [f"{name}: {', '.join(problems)}" for name, problems in graphs.items() if problems]
+    return "; ".join([f"{', '.join(whole) or 'nothing'} by its published rules", *rest])
+
+
 def facts(report: "ExportReport") -> object:
     return {
         "bundle": str(report.path),
         "bytes": report.bytes,
         "cuda": report.cuda,
+        "providers": report.providers,
         "seconds": report.seconds,
         "parity": [{**vars(e), "passed": e.passed} for e in report.manifest.parity],
         "manifest": report.manifest,

@@ -18,17 +18,16 @@ import numpy as np
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge._ort import preload_cuda, silent
 from pluto_edge.errors import ConfigError, ProviderError
-from pluto_edge.manifest import ADAPT, EMBED, FORWARD
+from pluto_edge.manifest import GRAPHS
 from pluto_edge.runtime.engine import cuda
 from pluto_edge.runtime.engine.untrusted_graph import Shape
 
-__all__ = ["CPU", "CUDA", "GRAPHS", "KNOWN", "TENSORRT", "Provider", "Providers", "choose", "installed", "loads"]
+__all__ = ["CPU", "CUDA", "KNOWN", "TENSORRT", "Provider", "Providers", "choose", "installed", "loads"]
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
-GRAPHS = {"embed": EMBED, "forward": FORWARD, "adapt": ADAPT}
 
 Provider = str | tuple[str, dict[str, Any]]
 Wanted = str | Sequence[Provider] | None

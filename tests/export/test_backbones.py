@@ -14,6 +14,7 @@ from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.export import kernels
 from pluto_edge.export.graph import GraphBuilder, WeightsFile
 from pluto_edge.export.parity import TorchReference, rows_error
+from pluto_edge.export.portable import RULES, violations
 from pluto_edge.export.vit_graph import build_adapt, build_embed, build_forward
 from pluto_edge.modules import Dims, Kind
 from pluto_edge.tolerances import relative_error
@@ -171,6 +172,10 @@ def test_feature_with_modules_equals_torch(feature: str, kind: Kind, profile: st
     assert rows_error(activations, vit.activations(want_tokens, module)) < tolerances.ACTIVATIONS_FP32
     head = activations[:, -1] @ module["head_weight"].numpy().T + module["head_bias"].numpy()
     assert relative_error(head, logits) < tolerances.LOGITS_FP32  # the last row is what the head sees
+    if "batch" in PROFILES[profile]:
+        for provider in RULES:
+            for name in ("embed.onnx", "forward.onnx"):
+                assert violations(tmp_path / name, provider) == []
 
 
 @pytest.mark.parametrize("portable", [False, True], ids=["default", "portable"])
@@ -189,6 +194,7 @@ def test_gradients_of_every_feature(feature: str, kind: Kind, portable: bool, tm
     g.save(tmp_path / "adapt.onnx", {})
     onnx.checker.check_model(tmp_path / "adapt.onnx", full_check=True)
     assert kernels.without_cuda_kernel(tmp_path / "adapt.onnx") == []
+    assert not portable or violations(tmp_path / "adapt.onnx", "openvino") == []
     session = ort.InferenceSession(tmp_path / "adapt.onnx", providers=["CPUExecutionProvider"])
 
     names = [output.name for output in session.get_outputs()]
