@@ -127,6 +127,7 @@ class Report:
     tokens: int
     image: tuple[int, int]
     provider: str
+    operators: dict[str, dict[str, int]]
     threads: int
     plan: Plan
     busy: tuple[str, ...]
@@ -197,6 +198,7 @@ def bench(
         tokens=manifest.tokens,
         image=manifest.preprocessing.size,
         provider=engine.provider,
+        operators=workbench.operators,
         threads=engine.threads,
         plan=plan,
         busy=busy,
@@ -249,6 +251,13 @@ class Workbench:
             LN_SCALE: engine.tensor(module.exported.scale),
             LN_BIAS: engine.tensor(module.exported.bias),
         }
+
+    @property
+    def operators(self) -> dict[str, dict[str, int]]:
+        """How many operators of each graph every provider runs."""
+        graphs = self._network.graphs
+        found = {"embed": graphs.embed, "forward": graphs.forward, "adapt": graphs.adapt}
+        return {name: graph.operators for name, graph in found.items()}
 
     def parts(self, batch: int) -> list[Part]:
         """What a prediction and a step are made of, each for `batch` images; graphs with one module."""
