@@ -12,11 +12,10 @@ from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.bench import fresh, machine
 from pluto_edge.bench.workload import images, open_runtime
 from pluto_edge.errors import ConfigError
-from pluto_edge.manifest import EMBED, FORWARD, Bundle, Flops, Precision
+from pluto_edge.manifest import Bundle, Flops, Precision
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
-from pluto_edge.runtime.engine.contract import contracts
 from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.engine.objective import MEAN_ENTROPY
 from pluto_edge.runtime.engine.session import Engine, Graph, Tensor
@@ -128,6 +127,7 @@ class Report:
     tokens: int
     image: tuple[int, int]
     provider: str
+    operators: dict[str, dict[str, int]]
     threads: int
     plan: Plan
     busy: tuple[str, ...]
@@ -198,6 +198,7 @@ def bench(
         tokens=manifest.tokens,
         image=manifest.preprocessing.size,
         provider=engine.provider,
+        operators=workbench.operators,
         threads=engine.threads,
         plan=plan,
         busy=busy,
@@ -243,14 +244,20 @@ class Workbench:
         self._plan = plan
         self._peak = peak
         self._network = Network(bundle, engine)
-        kept = contracts(bundle.manifest)
-        self._embed, self._forward = (engine.open(bundle.file(name), kept[name]) for name in (EMBED, FORWARD))
+        self._embed, self._forward = self._network.graphs.embed, self._network.graphs.forward
         module = next(iter(self._network.modules.values()))
         self._module: dict[str, Tensor] = {
             **module.tensors,
             LN_SCALE: engine.tensor(module.exported.scale),
             LN_BIAS: engine.tensor(module.exported.bias),
         }
+
+    @property
+    def operators(self) -> dict[str, dict[str, int]]:
+        """How many operators of each graph every provider runs."""
+        graphs = self._network.graphs
+        found = {"embed": graphs.embed, "forward": graphs.forward, "adapt": graphs.adapt}
+        return {name: graph.operators for name, graph in found.items()}
 
     def parts(self, batch: int) -> list[Part]:
         """What a prediction and a step are made of, each for `batch` images; graphs with one module."""

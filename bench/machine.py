@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from pluto_edge.runtime.engine.providers import CPU
 from pluto_edge.runtime.engine.session import Engine, usable_cores
 
 SIZES = (512, 768, 1536)  # of square matrices: which one is fastest differs between processors
@@ -23,7 +24,7 @@ class Peak:
 
     Attributes:
         fp32: float matrices.
-        int8: bytes times signed bytes, as in an int8 bundle; None where graphs do not run on the CPU.
+        int8: bytes times signed bytes, as in an int8 bundle; None on other providers than the CPU's.
         cpu_share: of the threads' time during the float products, how much this process got.
     """
 
@@ -38,7 +39,7 @@ def measure_peak(engine: Engine) -> Peak:
     fp32 = _fastest(engine, "fp32")
     threads = min(engine.threads, usable_cores())
     share = (process_time() - cpu) / ((perf_counter() - wall) * threads)
-    return Peak(fp32, _fastest(engine, "int8") if engine.device == "cpu" else None, min(share, 1.0))
+    return Peak(fp32, _fastest(engine, "int8") if engine.provider == CPU else None, min(share, 1.0))
 
 
 def busy(engine: Engine, load: float | None, peak: Peak) -> tuple[str, ...]:

@@ -307,7 +307,7 @@ class Contestants:
         export_plain(vit, prompted, file)
         defaults = ort.SessionOptions()
         defaults.intra_op_num_threads = self.threads
-        session = ort.InferenceSession(file, defaults, providers=engine.providers)
+        session = ort.InferenceSession(file, defaults, providers=engine.providers[FORWARD])
         graphs = {"plain session": engine.open(file), "plain session, prepacked": Graph(session, engine.device)}
         for graph in graphs.values():
             check_plain(vit, graph, prompted[:CHECKED], engine.tensor(prompted[:CHECKED].numpy()))

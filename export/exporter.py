@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from pluto_edge._files import found, sha256, whole_folder, write_tensors, write_text
 from pluto_edge._schema import to_text
-from pluto_edge.errors import BackboneError, BundleError, ParityError, StoreError
-from pluto_edge.export import kernels
+from pluto_edge.errors import BackboneError, BundleError, ConfigError, ParityError, StoreError
+from pluto_edge.export import kernels, portable
 from pluto_edge.export.flops import count_flops
 from pluto_edge.export.graph import GraphBuilder, WeightsFile
 from pluto_edge.export.parity import compare
@@ -24,7 +25,9 @@ from pluto_edge.manifest import (
     BACKBONE_LN,
     EMBED,
     FORWARD,
+    GRAPHS,
     MANIFEST,
+    MAX_BATCH,
     SEEN,
     SELECTOR,
     WEIGHTS,
@@ -33,6 +36,7 @@ from pluto_edge.manifest import (
     ModuleEntry,
     ParityEntry,
     Precision,
+    Profile,
 )
 from pluto_edge.modules import Dims, Module
 from pluto_edge.seen import write_seen
@@ -48,12 +52,17 @@ _TOOLS = ("torch", "timm", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnx
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export wrote, how long each stage took, and whether CUDA has all kernels."""
+    """What an export wrote, how long each stage took, and whether CUDA has all kernels.
+
+    `providers` is for a portable bundle: for every provider and graph what, by its published rules, keeps it from
+    taking the graph.
+    """
 
     path: Path
     manifest: Manifest
     seconds: dict[str, float]
     cuda: str
+    providers: dict[str, dict[str, list[str]]]
 
     @property
     def bytes(self) -> int:
@@ -66,6 +75,8 @@ def run_export(
     out: str | Path = "bundle",
     *,
     precision: Precision = "fp32",
+    profile: Profile = "default",
+    batch: int | None = None,
     force: bool = False,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> ExportReport:
@@ -78,9 +89,13 @@ def run_export(
         out: the bundle's folder. One that is there already is replaced only with `force`, and only if it is
             a bundle.
         precision: `fp32`; `fp16` for CUDA; `int8` for CPU.
+        profile: `default` for CPUs and CUDA; `portable` for providers of other vendors (docs/bundle.md).
+        batch: a portable bundle's `embed` and `forward` take exactly so many images, as CoreML, QNN and graph
+            capture of WebGPU want it; None leaves it open.
         force: replace a bundle that is there.
         on_stage: called with each of `STAGES` when it starts.
     """
+    _check_profile(profile, precision, batch)
     source = Store(store)
     out = Path(out)
     _check_target(out, force)
@@ -93,13 +108,21 @@ def run_export(
         dims = source.config.dims
         size = source.config.preprocessing.size
         clock.start("graphs")
-        plain = _write_graphs(folder, Path(scratch), vit, dims, precision, source.config.backbone.architecture)
+        metadata = {
+            "pluto_edge.writer": WRITER,
+            "pluto_edge.backbone": source.config.backbone.architecture,
+            "pluto_edge.kind": dims.kind,
+            "pluto_edge.profile": profile,
+        }
+        form = Form(precision, profile == "portable", batch)
+        plain = _write_graphs(folder, Path(scratch), vit, dims, form, metadata)
         clock.start("kernels")
         cuda = _check_kernels(folder, precision)
+        providers = portable.whole(folder, GRAPHS) if profile == "portable" else {}
         clock.start("modules")
         checked = _write_modules(folder, source, vit)
         clock.start("parity")
-        parity = tuple(compare(folder, plain, vit, checked, size, precision))
+        parity = tuple(compare(folder, plain, vit, checked, size, precision, batch))
         _check_parity(parity)
         clock.start("hashes")
         manifest = Manifest(
@@ -114,10 +137,12 @@ def run_export(
             adaptation=source.config.adaptation,
             parity=parity,
             flops=count_flops(vit.vit, dims),
+            profile=profile,
+            batch=batch,
             tools=_tools(),
         )
         write_text(folder / MANIFEST, to_text(manifest))
-    return ExportReport(out, manifest, clock.stop(), cuda)
+    return ExportReport(out, manifest, clock.stop(), cuda, providers)
 
 
 class _Clock:
@@ -148,28 +173,44 @@ def _check_target(out: Path, force: bool) -> None:
         raise BundleError(f"{out}: there is a bundle already; replace it with --force")
 
 
+def _check_profile(profile: Profile, precision: Precision, batch: int | None) -> None:
+    if profile == "portable" and precision == "int8":
+        raise ConfigError("a portable bundle is fp32 or fp16: these int8 graphs run on ONNX Runtime's CPU provider")
+    if batch is not None and profile != "portable":
+        raise ConfigError(f"batch: {batch} images, always, are for profile 'portable', not {profile!r}")
+    if batch is not None and not 1 <= batch <= MAX_BATCH:
+        raise ConfigError(f"batch: want 1 to {MAX_BATCH:,} images, got {batch}")
+
+
+class Form(NamedTuple):
+    """How graphs are written."""
+
+    precision: Precision
+    portable: bool
+    batch: int | None
+
+
 def _write_graphs(
-    folder: Path, scratch: Path, vit: TorchViT, dims: Dims, precision: Precision, architecture: str
+    folder: Path, scratch: Path, vit: TorchViT, dims: Dims, form: Form, metadata: dict[str, str]
 ) -> Path:
-    """Gives the gradient graph as it is before quantization; for int8 that is in `scratch`."""
-    metadata = {
-        "pluto_edge.writer": WRITER,
-        "pluto_edge.backbone": architecture,
-        "pluto_edge.kind": dims.kind,
-    }
+    """Gives the gradient graph as it is before quantization; for int8 that is in `scratch`.
+
+    The gradient's batch stays open: images that only fill up a batch would be part of its sum.
+    """
+    precision, plain_operators, batch = form
     int8 = precision == "int8"
     dtype = ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.FLOAT
     plain = scratch if int8 else folder
     with WeightsFile(folder / WEIGHTS) as weights:
-        embed = GraphBuilder("embed", weights, dtype)
+        embed = GraphBuilder("embed", weights, dtype, portable=plain_operators, batch=batch)
         build_embed(embed, vit.vit)
         embed.save(folder / EMBED, metadata)
         with WeightsFile(scratch / WEIGHTS) as own:
             used = own if int8 else weights
-            forward = GraphBuilder("forward", used, dtype)
+            forward = GraphBuilder("forward", used, dtype, portable=plain_operators, batch=batch)
             build_forward(forward, vit.vit, dims, int8=int8)
             forward.save(plain / FORWARD, metadata)
-            adapt = GraphBuilder("adapt", used)  # gradients are never fp16
+            adapt = GraphBuilder("adapt", used, portable=plain_operators)  # gradients are never fp16
             build_adapt(adapt, vit.vit, dims, int8=int8)
             adapt.save(plain / ADAPT, metadata)
         for name in (FORWARD, ADAPT) if int8 else ():

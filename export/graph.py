@@ -54,21 +54,35 @@ class GraphBuilder:
     """Records nodes, constants and weights; `save` writes the graph.
 
     `op("Add", a, b)` emits a node and gives its output; `ops("Split", 3, x, axis=-1)` gives three.
+
+    `portable` asks the layers for operators as the providers of many vendors take them (`portable.py`). `batch` is
+    how many images the graph takes, always; None leaves it open.
     """
 
-    def __init__(self, name: str, weights: WeightsFile, dtype: ir.DataType = ir.DataType.FLOAT) -> None:
+    def __init__(
+        self,
+        name: str,
+        weights: WeightsFile,
+        dtype: ir.DataType = ir.DataType.FLOAT,
+        *,
+        portable: bool = False,
+        batch: int | None = None,
+    ) -> None:
         self.name = name
         self.weights = weights
         self.dtype = dtype
+        self.portable = portable
+        self.batch = batch
         self._tape = ir.tape.Tape()
         self._inputs: list[Value] = []
         self._outputs: list[Value] = []
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Value] = {}
         self._weights: dict[str, Value] = {}
+        self._rows: dict[Value, Sequence[Value]] = {}
 
     def input(self, name: str, shape: Sequence[int | str], doc: str) -> Value:
         """A float32 graph input, converted to the graph's own type."""
-        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape), doc_string=doc)
+        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=self.sizes(shape), doc_string=doc)
         self._inputs.append(value)
         if self.dtype == ir.DataType.FLOAT:
             return value
@@ -79,14 +93,21 @@ class GraphBuilder:
 
     def output(self, name: str, value: Value, shape: Sequence[int | str], doc: str) -> None:
         """A float32 graph output."""
-        kind = "Identity" if self.dtype == ir.DataType.FLOAT else "Cast"
-        attributes = {"to": ir.DataType.FLOAT} if kind == "Cast" else {}
-        out = self.op(kind, value, **attributes)
+        if self.portable and self.dtype == ir.DataType.FLOAT and value not in self._outputs:
+            out = value  # WebGPU has no Identity
+        else:
+            kind = "Identity" if self.dtype == ir.DataType.FLOAT else "Cast"
+            attributes = {"to": ir.DataType.FLOAT} if kind == "Cast" else {}
+            out = self.op(kind, value, **attributes)
         out.name = name
         out.type = ir.TensorType(ir.DataType.FLOAT)
-        out.shape = ir.Shape(shape)
+        out.shape = self.sizes(shape)
         out.doc_string = doc
         self._outputs.append(out)
+
+    def sizes(self, shape: Sequence[int | str]) -> ir.Shape:
+        """A shape, with the number of images where that is fixed."""
+        return ir.Shape([self.batch if n == "batch" and self.batch is not None else n for n in shape])
 
     def op(self, kind: str, *inputs: Value | None, **attributes: Any) -> Value:
         """Emits an operator; gives its one output."""
@@ -123,6 +144,12 @@ class GraphBuilder:
             tensor = self.weights.add(name, data) if data.nbytes > INLINE_BYTES else ir.tensor(data, name=name)
             self._weights[name] = self._tape.initializer(tensor, name=name)
         return self._weights[name]
+
+    def rows(self, value: Value, count: int) -> Sequence[Value]:
+        """The `count` rows of a value, [1, ...] each. One Split: not every provider has Gather."""
+        if value not in self._rows:
+            self._rows[value] = self.ops("Split", count, value, axis=0, num_outputs=count)
+        return self._rows[value]
 
     def model(self, metadata: dict[str, str]) -> ir.Model:
         """All that was emitted, as a model."""

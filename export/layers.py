@@ -37,6 +37,8 @@ def array(tensor: torch.Tensor) -> NDArray[np.float32]:
 
 def expand(g: GraphBuilder, value: Value, batch: Value, rows: int = 1, width: int = 1) -> Value:
     """`value` repeated to [rows, batch, width]."""
+    if g.batch is not None:  # an open size is what CoreML's and QNN's Expand do not take
+        return g.op("Add", value, g.constant(np.zeros((rows, g.batch, width), g.dtype.numpy())))
     return g.op("Expand", value, g.op("Concat", g.ints(rows), batch, g.ints(width), axis=0))
 
 
@@ -44,6 +46,23 @@ def frozen_norm(g: GraphBuilder, x: Value, norm: nn.LayerNorm, name: str) -> Val
     """A LayerNorm of the backbone that nobody adapts."""
     scale, bias = (g.weight(f"{name}.{n}", array(t)) for n, t in norm.named_parameters())
     return g.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=norm.eps)
+
+
+def plain_norm(g: GraphBuilder, x: Value, epsilon: float) -> Value:
+    """[tokens, batch, width], normalised; the scale is 1 and the bias 0, for CoreML wants constants."""
+    width = inner(x)[1]
+    one, zero = (g.weight(name, np.full(width, n, np.float32)) for name, n in (("ones", 1), ("zeros", 0)))
+    return g.op("LayerNormalization", x, one, zero, axis=-1, epsilon=epsilon)
+
+
+def statistics(g: GraphBuilder, x: Value, epsilon: float) -> tuple[Value, Value]:
+    """x, normalised along its last axis, and 1 / deviation, which few providers' LayerNormalization gives."""
+    last = g.ints(-1)
+    centred = g.op("Sub", x, g.op("ReduceMean", x, last, keepdims=1))
+    variance = g.op("ReduceMean", g.op("Mul", centred, centred), last, keepdims=1)
+    deviation = g.op("Sqrt", g.op("Add", variance, g.scalar(epsilon)))
+    inverse = g.op("Div", g.scalar(1.0), deviation)  # CoreML's Reciprocal adds an epsilon of its own
+    return g.op("Mul", centred, inverse), inverse
 
 
 class Layers:
@@ -91,7 +110,8 @@ class Layers:
             return g.weight(f"{name}.turned", turned)
 
         if exact or not self._int8:
-            own = back if self._int8 else None
+            # OpenVINO's CPU plugin takes a square constant for the same turned round: wrong numbers, and no word
+            own = back if self._int8 or (g.portable and inputs == outputs) else None
             return self.project(x, matrix, offset, inputs=inputs, outputs=outputs, turned=own)
         y = self._by_token(x, matrix)
         if offset is not None:
@@ -127,6 +147,8 @@ class Layers:
         ONNX Runtime's quantizer drops transB and turns a constant in place, whoever else uses it.
         """
         g = self.g
+        if g.portable:
+            return self._multiply(x, matrix, bias, inputs=inputs, outputs=outputs, turned=turned)
         flat = g.op("Gemm", g.op("Reshape", x, g.ints(-1, inputs)), matrix, *([bias] if bias else []))
         y = g.op("Reshape", flat, g.ints(rows(x), -1, outputs))
 
@@ -141,14 +163,47 @@ class Layers:
 
         return self._done(y, (rows(x), outputs), {x: gradient})
 
+    def _multiply(
+        self,
+        x: Value,
+        matrix: Value,
+        bias: Value | None,
+        *,
+        inputs: int,
+        outputs: int,
+        turned: Callable[[], Value] | None,
+    ) -> Value:
+        """The same as MatMul and Add: CoreML's Gemm takes constants alone, and no sum to add to."""
+        g = self.g
+        y = g.op("MatMul", x, matrix)
+        if bias is not None:
+            y = g.op("Add", y, bias)
+
+        def gradient(dy: Value) -> Value:
+            if turned is not None:
+                return g.op("MatMul", dy, turned())
+            if matrix.const_value is None:
+                return g.op("MatMul", dy, g.op("Transpose", matrix, perm=[1, 0]))
+            # W as it lies in the file: a Transpose would be folded into a second copy of it
+            flat = g.op("Gemm", g.op("Reshape", dy, g.ints(-1, outputs)), matrix, transB=1)
+            return g.op("Reshape", flat, g.ints(rows(x), -1, inputs))
+
+        return self._done(y, (rows(x), outputs), {x: self._plus(gradient)})
+
     def norm(self, x: Value, index: int, scale: Value, bias: Value, epsilon: float) -> Value:
         """LayerNorm with affines that take a gradient; `index` is their row in the stack."""
         g = self.g
         options = {"axis": -1, "epsilon": epsilon}
-        if self._record is None:
+        if self._record is None and not g.portable:
             return like(g.op("LayerNormalization", x, scale, bias, **options), x)
-        y, mean, inverse = g.ops("LayerNormalization", 3, x, scale, bias, **options)
-        normalised = g.op("Mul", g.op("Sub", x, mean), inverse)
+        if self._record is None:
+            return like(g.op("Add", g.op("Mul", plain_norm(g, x, epsilon), scale), bias), x)
+        if g.portable:
+            normalised, inverse = statistics(g, x, epsilon)
+            y = g.op("Add", g.op("Mul", normalised, scale), bias)
+        else:
+            y, mean, inverse = g.ops("LayerNormalization", 3, x, scale, bias, **options)
+            normalised = g.op("Mul", g.op("Sub", x, mean), inverse)
 
         def gradient(dy: Value) -> Value:
             return norm_gradient(g, g.op("Mul", dy, scale), normalised, inverse)
@@ -165,11 +220,15 @@ class Layers:
         options = {"axis": -1, "epsilon": norm.eps}
         if self._record is None:
             return g.op("LayerNormalization", x, scale, bias, **options)
-        y, mean, inverse = g.ops("LayerNormalization", 3, x, scale, bias, **options)
+        if g.portable:
+            normalised, inverse = statistics(g, x, norm.eps)
+            y = g.op("Add", g.op("Mul", normalised, scale), bias)
+        else:
+            y, mean, inverse = g.ops("LayerNormalization", 3, x, scale, bias, **options)
 
         def gradient(dy: Value) -> Value:
-            normalised = g.op("Mul", g.op("Sub", x, mean), inverse)
-            return norm_gradient(g, g.op("Mul", dy, scale), normalised, inverse)
+            own = normalised if g.portable else g.op("Mul", g.op("Sub", x, mean), inverse)
+            return norm_gradient(g, g.op("Mul", dy, scale), own, inverse)
 
         return self._done(y, None, {x: self._plus(gradient)})
 
@@ -314,7 +373,7 @@ class Layers:
         like_: Value | None = None,
     ) -> Value:
         if shape is not None:
-            y.shape = ir.Shape([shape[0], "batch", shape[1]])
+            y.shape = self.g.sizes([shape[0], "batch", shape[1]])
             y.type = ir.TensorType(self.g.dtype)
         elif like_ is not None:
             like(y, like_)

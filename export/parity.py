@@ -34,8 +34,10 @@ def compare(
     modules: Sequence[Module],
     size: tuple[int, int],
     precision: Precision,
+    fixed: int | None = None,
 ) -> Iterator[ParityEntry]:
-    """The graphs in `folder` against torch, output by output, at every batch of `BATCHES`.
+    """The graphs in `folder` against torch, output by output, at every batch of `BATCHES`. `fixed` is how many
+    images `embed` and `forward` take: fewer are filled up, more go in one after another.
 
     Each batch takes another of `modules`, with its LayerNorm affines disturbed: a graph that had baked them
     in, or mixed them up, would agree with torch only where they are the backbone's. `plain` is the gradient graph
@@ -51,12 +53,13 @@ def compare(
         module = _disturbed(vit, modules[turn % len(modules)], generator)
         with torch.inference_mode():
             want_tokens, want_x = vit.embed(pixels)
-        tokens, x_hat = embed.run(["tokens", "x_hat"], {"pixels": pixels.numpy()})
+        embedded = _in_pieces(embed, {"pixels": pixels.numpy()}, "pixels", fixed)
+        tokens, x_hat = embedded["tokens"], embedded["x_hat"]
         yield ParityEntry("tokens", batch, relative_error(tokens, want_tokens), embed_tolerance)
         yield ParityEntry("x_hat", batch, relative_error(x_hat, want_x), embed_tolerance)
         want = TorchReference(vit, want_tokens.clone(), module)
         feed = {"tokens": tokens, **_arrays(module)}
-        yield from _outputs("{}", batch, _run(forward, feed), want, own)
+        yield from _outputs("{}", batch, _in_pieces(forward, feed, "tokens", fixed), want, own)
         # the gradient is never fp16: compare it on the very tokens that torch has
         feed["tokens"] = want_tokens.numpy()
         entropy, everything = want.entropy_alone(), want.all_terms(generator)
@@ -151,7 +154,21 @@ def _gradients(name: str, batch: int, got: Arrays, want: Params) -> Iterator[Par
 
 def _run(session: "onnxruntime.InferenceSession", feed: Arrays) -> Arrays:
     names = [output.name for output in session.get_outputs()]
+    for given in session.get_inputs():
+        if given.shape == [1]:  # a number, in a portable graph
+            feed = {**feed, given.name: feed[given.name].reshape(1)}
     return dict(zip(names, session.run(names, feed), strict=True))
+
+
+def _in_pieces(session: "onnxruntime.InferenceSession", feed: Arrays, batched: str, fixed: int | None) -> Arrays:
+    """`fixed` rows of the input `batched` at a time, the last ones filled up with zeros; None is all at once."""
+    if fixed is None:
+        return _run(session, feed)
+    rows = feed[batched]
+    count = len(rows)
+    filled = np.concatenate([rows, np.zeros((-count % fixed, *rows.shape[1:]), rows.dtype)])
+    parts = [_run(session, {**feed, batched: part}) for part in np.split(filled, len(filled) // fixed)]
+    return {name: np.concatenate([part[name] for part in parts])[:count] for name in parts[0]}
 
 
 def _arrays(tensors: Params) -> Arrays:

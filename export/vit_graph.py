@@ -10,6 +10,7 @@ block computes only the tokens that the head looks at.
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 from torch import nn
@@ -54,7 +55,10 @@ def build_embed(g: GraphBuilder, vit: Any) -> None:
         zero = torch.zeros_like(vit.patch_embed(torch.zeros(1, 3, height, width)))
         origin = array(vit._pos_embed(zero))
     tokens = g.op("Add", tokens, g.weight("position", origin[:, layout.prefix :]))
-    if layout.prefix:
+    if layout.prefix and g.batch is not None:
+        repeated = g.weight("prefix.repeated", np.repeat(origin[:, : layout.prefix], g.batch, axis=0))
+        tokens = g.op("Concat", repeated, tokens, axis=1)
+    elif layout.prefix:
         prefix = g.weight("prefix", origin[:, : layout.prefix])
         batch = g.op("Shape", tokens, start=0, end=1)
         repeated = g.op("Expand", prefix, g.op("Concat", batch, g.ints(1, 1), axis=0))
@@ -83,8 +87,9 @@ def build_adapt(g: GraphBuilder, vit: Any, dims: Dims, *, int8: bool = False) ->
     """
     net = VitGraph(g, vit, dims, differentiate=True, int8=int8)
     rows = [dims.depth + 1, dims.width]
-    threshold = g.input("threshold", [], "entropy, in nats, below which a sample is reliable")
-    weight = g.input("entropy_weight", [], "of the reliable samples' entropies in the sum")
+    number = [1] if g.portable else []  # OpenVINO and CoreML take no input without a size
+    threshold = g.input("threshold", number, "entropy, in nats, below which a sample is reliable")
+    weight = g.input("entropy_weight", number, "of the reliable samples' entropies in the sum")
     offset = g.input("align_offset", rows, "alignment: gradient at an activation of zero")
     slope = g.input("align_slope", rows, "alignment: what the gradient grows by with the activation")
     target = g.input("target", ["batch", dims.classes], "weights of the classes' -log p; zero for none")
@@ -97,9 +102,9 @@ def build_adapt(g: GraphBuilder, vit: Any, dims: Dims, *, int8: bool = False) ->
     d_logits = g.op("Sub", g.op("Mul", p, g.op("Sub", mass, along)), target)
     scale, bias = net.gradients(d_logits, offset, slope)
     net.emit_outputs()
-    g.output("entropy", g.op("Squeeze", entropy, g.ints(1)), ["batch"], "of each sample's prediction, in nats")
-    reliable = g.op("ReduceSum", chosen, g.ints(0, 1), keepdims=0)
-    g.output("reliable", reliable, [], "how many samples are reliable")
+    g.output("entropy", g.op("Reshape", entropy, g.ints(-1)), ["batch"], "of each sample's prediction, in nats")
+    reliable = g.op("Reshape", g.op("ReduceSum", chosen, g.ints(0, 1), keepdims=1), g.ints(*number))
+    g.output("reliable", reliable, number, "how many samples are reliable")
     g.output("ln_scale_grad", scale, dims.ln_shape, "of the objective, summed over the samples")
     g.output("ln_bias_grad", bias, dims.ln_shape, "of the objective, summed over the samples")
 
@@ -117,13 +122,32 @@ class VitGraph:
         self.dims = dims
         self.layout = read_layout(vit)
         self.tokens = g.input("tokens", ["batch", self.layout.tokens, dims.width], "tokens from embed")
-        self.layers = Layers(g, g.op("Shape", self.tokens, start=0, end=1), differentiate, int8)
+        batch = g.op("Shape", self.tokens, start=0, end=1) if g.batch is None else g.ints(g.batch)
+        self.layers = Layers(g, batch, differentiate, int8)
         shapes = {**dims.shapes, **dims.ln_shapes}
         self.module = {name: g.input(name, shape, MODULE_DOCS[name]) for name, shape in shapes.items()}
         self.activations = self.transform()
-        features = g.op("Squeeze", self.activations[-1], g.ints(0))
-        self.logits = g.op("Gemm", features, self.module["head_weight"], self.module["head_bias"], transB=1)
+        self.logits = self.head(self.activations[-1])
         self._stacked = g.op("Concat", *self.activations, axis=0)
+
+    def head(self, token: Value) -> Value:
+        """The module's classifier, on one token [1, batch, width]."""
+        g = self.g
+        weight, bias = self.module["head_weight"], self.module["head_bias"]
+        if g.portable:  # with three sizes: ONNX Runtime would make a Gemm of two matrices
+            product = g.op("MatMul", token, g.op("Transpose", weight, perm=[1, 0]))
+            return g.op("Squeeze", g.op("Add", product, bias), g.ints(0))
+        return g.op("Gemm", g.op("Squeeze", token, g.ints(0)), weight, bias, transB=1)
+
+    def of_block(self, name: str, index: int) -> Value:
+        """What the module has for one block, or one LayerNorm."""
+        g = self.g
+        value = self.module[name]
+        if not g.portable:
+            return g.op("Gather", value, g.index(index))
+        shape = {**self.dims.shapes, **self.dims.ln_shapes}[name]
+        row = g.rows(value, shape[0])[index]  # [1, width] serves as [width]
+        return row if len(shape) == 2 else g.op("Squeeze", row, g.ints(0))
 
     def emit_outputs(self) -> None:
         """What `forward` and `adapt` both give."""
@@ -143,7 +167,7 @@ class VitGraph:
             prompt = g.op("Unsqueeze", self.module["prompt"], g.ints(1))
             x = g.op("Concat", x, expand(g, prompt, self.layers.batch), axis=0)
             count += self.dims.size
-        x.shape = ir.Shape([count, "batch", self.dims.width])
+        x.shape = g.sizes([count, "batch", self.dims.width])
         x.type = ir.TensorType(g.dtype)
         activations = []
         for index, block in enumerate(self.vit.blocks):
@@ -179,9 +203,7 @@ class VitGraph:
 
     def norm(self, x: Value, index: int, epsilon: float) -> Value:
         """LayerNorm with the module's own affines."""
-        at = self.g.index(index)
-        scale = self.g.op("Gather", self.module[LN_SCALE], at)
-        bias = self.g.op("Gather", self.module[LN_BIAS], at)
+        scale, bias = (self.of_block(name, index) for name in (LN_SCALE, LN_BIAS))
         return self.layers.norm(x, index, scale, bias, epsilon)
 
     def head_tokens(self, x: Value) -> Value:
@@ -228,12 +250,10 @@ class VitGraph:
 
     def adapter(self, h: Value, index: int) -> Value:
         """The module's bottleneck, after the MLP branch: h + up(gelu(down(h)))."""
-        g = self.g
-        at = self.g.index(index)
         width = self.dims.width
         size = self.dims.size
         down, down_bias, up, up_bias = (
-            g.op("Gather", self.module[n], at) for n in ("down_weight", "down_bias", "up_weight", "up_bias")
+            self.of_block(name, index) for name in ("down_weight", "down_bias", "up_weight", "up_bias")
         )
         hidden = self.layers.project(h, down, down_bias, inputs=width, outputs=size)
         out = self.layers.project(self.layers.activate(hidden, "gelu"), up, up_bias, inputs=size, outputs=width)

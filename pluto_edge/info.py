@@ -22,6 +22,7 @@ def describe_bundle(bundle: Bundle) -> str:
                 f"{bundle.path}  ({_text.size(sum(f.size for f in m.files.values()))}, checksums right)",
             ),
             ("backbone", f"{m.architecture}, {m.precision}"),
+            ("profile", m.profile if m.batch is None else f"{m.profile}, {m.batch} images at a time"),
             ("images", _images(m.preprocessing)),
             ("tokens", f"{m.tokens} of width {m.dims.width}, {m.dims.depth} blocks"),
             ("classes", _names(m.classes)),

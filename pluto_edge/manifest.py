@@ -23,16 +23,21 @@ from pluto_edge.preprocess import Preprocessing
 from pluto_edge.seen import Seen, read_seen
 from pluto_edge.version import WRITER
 
-__all__ = ["Bundle", "FileEntry", "Flops", "Manifest", "ModuleEntry", "ParityEntry", "Precision"]
+__all__ = ["Bundle", "FileEntry", "Flops", "Manifest", "ModuleEntry", "ParityEntry", "Precision", "Profile"]
 
 SCHEMA_VERSION = 2  # 1 had graphs without activations, and a gradient of the mean entropy alone
 MAX_DIM = 1_000_000
+MAX_BATCH = 1024
 MAX_FLOPS = 10**18  # of an image: far beyond the largest ViTs, and still exact enough as a float
 MANIFEST, WEIGHTS = "manifest.json", "weights.bin"
 EMBED, FORWARD, ADAPT = "embed.onnx", "forward.onnx", "adapt.onnx"
+GRAPHS = {"embed": EMBED, "forward": FORWARD, "adapt": ADAPT}
 SELECTOR, BACKBONE_LN, SEEN = "selector.safetensors", "layernorm.safetensors", "seen.safetensors"
 
 Precision = Literal["fp32", "fp16", "int8"]
+Profile = Literal[
+    "default", "portable"
+]  # how graphs are written: for CPUs and CUDA, or for providers of all vendors
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,10 @@ class Flops:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`manifest.json`; `flops` is None in bundles of before they were counted."""
+    """`manifest.json`; `flops` is None in bundles of before they were counted.
+
+    `batch` is how many images `embed` and `forward` take, always; None where that is open.
+    """
 
     architecture: str
     precision: Precision
@@ -115,6 +123,8 @@ class Manifest:
     adaptation: AdaptConfig
     parity: tuple[ParityEntry, ...] = ()
     flops: Flops | None = None
+    profile: Profile = "default"
+    batch: int | None = None
     tools: dict[str, str] = field(default_factory=dict)
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
@@ -133,6 +143,8 @@ class Manifest:
                 raise ConfigError(f"dims.{name}: {getattr(self.dims, name)} is beyond {MAX_DIM:,}")
         if not 1 <= self.tokens <= MAX_DIM:
             raise ConfigError(f"tokens: want 1 to {MAX_DIM:,}, got {self.tokens}")
+        if self.batch is not None and not 1 <= self.batch <= MAX_BATCH:
+            raise ConfigError(f"batch: want 1 to {MAX_BATCH:,} images, or none where it is open, got {self.batch}")
         needed = [EMBED, FORWARD, ADAPT, WEIGHTS, SELECTOR, BACKBONE_LN, *(m.file for m in self.modules)]
         absent = [n for n in needed if n not in self.files]
         if absent:

@@ -1,7 +1,7 @@
 """`Runtime`: a bundle that predicts and adapts."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,8 @@ from pluto_edge.manifest import Bundle, Manifest
 from pluto_edge.preprocess import ImageBatch, Images
 from pluto_edge.runtime.engine.forks import renew_after_fork
 from pluto_edge.runtime.engine.network import Network
-from pluto_edge.runtime.engine.session import Engine, Provider
+from pluto_edge.runtime.engine.providers import Providers
+from pluto_edge.runtime.engine.session import Engine
 from pluto_edge.runtime.learner import Learner
 from pluto_edge.runtime.prediction import to_prediction
 from pluto_edge.runtime.stream.background import LearningThread
@@ -39,7 +40,8 @@ class Runtime:
     Args:
         bundle: folder that `pluto-export` wrote.
         providers: None or "auto": CUDA if it really loads, else CPU (`runtime.provider` says which); or a
-            name ("cpu", "cuda") or list of ONNX Runtime providers, which is honoured or raises.
+            name ("cpu", "cuda", "openvino", ...) or list of ONNX Runtime providers, which is honoured or raises; or
+            such for each graph: {"embed": "openvino", "forward": "openvino", "adapt": "cpu"}.
         threads: for ONNX Runtime; None is one per core that this process may use.
         top_m: how many modules are blended; None leaves it to `config`.
         config: how it adapts; None takes the bundle's own.
@@ -51,7 +53,7 @@ class Runtime:
     def __init__(
         self,
         bundle: str | Path,
-        providers: str | Sequence[Provider] | None = None,
+        providers: Providers = None,
         threads: int | None = None,
         top_m: int | None = None,
         *,

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # one thread: what is computed here is small, and two threads on a busy machine wait for each other; NumPy asks once
@@ -65,11 +66,11 @@ def make_bundle(make_store: Callable[..., Store], tmp_path_factory: pytest.TempP
     """A session-wide bundle that tests only read."""
     made: dict[tuple[object, ...], Path] = {}
 
-    def make(kind: Kind = "vpt", modules: int = 3, precision: str = "fp32") -> Path:
-        key = (kind, modules, precision)
+    def make(kind: Kind = "vpt", modules: int = 3, precision: str = "fp32", **form: Any) -> Path:
+        key = (kind, modules, precision, *form.items())
         if key not in made:
             out = tmp_path_factory.mktemp("bundle") / "bundle"
-            run_export(make_store(kind, modules).path, out, precision=precision)  # type: ignore[arg-type]
+            run_export(make_store(kind, modules).path, out, precision=precision, **form)  # type: ignore[arg-type]
             made[key] = out
         return made[key]
 

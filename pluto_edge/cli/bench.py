@@ -119,6 +119,7 @@ def _about(report: Report) -> list[tuple[str, object]]:
         ("modules", f"{dims.kind} of size {dims.size}, {dims.classes} classes"),
         ("tokens", f"{report.tokens} of width {dims.width}, {dims.depth} blocks"),
         ("machine", f"{report.machine}, {engine}"),
+        ("operators", _placed(report.operators)),
         ("peak", f"fp32 {peak.fp32:,.0f} GFLOP/s{int8}: the best matrix product in ONNX Runtime"),
         ("an image", _operations(report.flops)),
         ("cold start", _start(report)),
@@ -128,6 +129,14 @@ def _about(report: Report) -> list[tuple[str, object]]:
             f"of {memory.batch}",
         ),
     ]
+
+
+def _placed(operators: dict[str, dict[str, int]]) -> str:
+    """Which provider runs how many operators of each graph."""
+    return "; ".join(
+        f"{graph} {', '.join(f'{n} on {name}' for name, n in places.items() if n)}"
+        for graph, places in operators.items()
+    )
 
 
 def _operations(flops: Flops | None) -> str:

@@ -6,9 +6,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pluto_edge import _text
-from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.cli.parsing import add_json, print_json
-from pluto_edge.runtime.engine.session import loads, usable_cores
+from pluto_edge.runtime.engine.providers import CPU, CUDA, KNOWN, OPENVINO, installed, loads
+from pluto_edge.runtime.engine.session import usable_cores
 from pluto_edge.version import VERSION
 
 # instruction sets that ONNX Runtime's int8 kernels use, as /proc/cpuinfo spells them
@@ -19,9 +19,11 @@ INT8_FAST = {
     "asimddp": "dot product",
     "i8mm": "I8MM",
 }
+BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")  # they share one folder
+PLUGINS = tuple(known.plugin.replace("_", "-") for known in KNOWN.values() if known.plugin)
 PACKAGES = (
-    "onnxruntime",
-    "onnxruntime-gpu",
+    *BUILDS,
+    *PLUGINS,
     "numpy",
     "safetensors",
     "pillow",
@@ -51,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 def examine() -> dict[str, object]:
     packages = {name: v for name in PACKAGES if (v := _version(name))}
-    providers = {name: loads(name) or "loads" for name in ort.get_available_providers()}
+    providers = {name: loads(name) or "loads" for name in installed()}
     flags = cpu_flags()
     return {
         "pluto-edge": VERSION,
@@ -67,15 +69,18 @@ def examine() -> dict[str, object]:
 
 def problems(packages: dict[str, str], providers: dict[str, str]) -> list[str]:
     found = []
-    if "onnxruntime" in packages and "onnxruntime-gpu" in packages:
+    builds = [name for name in BUILDS if name in packages]
+    if len(builds) > 1:
         found.append(
-            "onnxruntime and onnxruntime-gpu are both installed and share one folder: whichever came last is "
-            "what runs. Run: pip uninstall -y onnxruntime onnxruntime-gpu, then install one of them"
+            f"{' and '.join(builds)} are both installed and share one folder: whichever came last is what runs. "
+            f"Run: pip uninstall -y {' '.join(builds)}, then install one of them"
         )
-    if "onnxruntime-gpu" in packages and "CUDAExecutionProvider" not in providers:
-        found.append("onnxruntime-gpu is installed, but its build has no CUDA provider")
+    for package, name in (("onnxruntime-gpu", CUDA), ("onnxruntime-openvino", OPENVINO)):
+        if package in packages and name not in providers:
+            found.append(f"{package} is installed, but what runs has no {name}")
+    plugins = {known.name for known in KNOWN.values() if known.plugin}  # installed for nothing else
     for name, state in providers.items():
-        if state != "loads" and name in ("CPUExecutionProvider", "CUDAExecutionProvider"):
+        if state != "loads" and name in {CPU, CUDA, *plugins}:
             found.append(f"{name} does not load: {state}")
     return found
 

@@ -11,7 +11,7 @@ from pluto_edge import _text
 from pluto_edge._progress import Lines, live
 from pluto_edge.cli.parsing import add_json, needs, positional, print_json
 from pluto_edge.errors import ParityError
-from pluto_edge.manifest import ParityEntry, Precision
+from pluto_edge.manifest import ParityEntry, Precision, Profile
 
 if TYPE_CHECKING:
     from pluto_edge.export.exporter import ExportReport
@@ -27,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "examples:\n"
         "  pluto export store/\n"
         "  pluto export store/ --out phone/ --precision int8\n"
+        "  pluto export store/ --out box/ --profile portable             # for --providers openvino\n"
+        "  pluto export store/ --out mac/ --profile portable --batch 8   # CoreML, QNN: always 8 images\n"
         "  pluto export store/ --force --json | jq .parity\n"
         "\n"
         "`pluto-export` is the same command."
@@ -39,6 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=get_args(Precision),
         default="fp32",
         help="fp32 anywhere (default); fp16 for CUDA; int8 for CPU: quantizes the frozen matrices",
+    )
+    parser.add_argument(
+        "--profile",
+        choices=get_args(Profile),
+        default="default",
+        help="default for CPUs and CUDA; portable: operators as OpenVINO, TensorRT, CoreML, QNN, WebGPU take them",
+    )
+    parser.add_argument(
+        "--batch",
+        type=int,
+        metavar="N",
+        help="of a portable bundle: embed and forward take N images, always (default: any number)",
     )
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there already")
     parser.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
@@ -56,6 +70,8 @@ def run(options: argparse.Namespace) -> int:
                 store,
                 options.out,
                 precision=options.precision,
+                profile=options.profile,
+                batch=options.batch,
                 force=options.force,
                 on_stage=on_stage,
             )
@@ -103,10 +119,12 @@ def as_text(report: "ExportReport") -> str:
             _text.pairs(
                 [
                     ("backbone", f"{m.architecture}, {m.precision}, {m.tokens} tokens"),
+                    ("profile", m.profile if m.batch is None else f"{m.profile}, {m.batch} images at a time"),
                     ("modules", f"{len(m.modules)} {m.dims.kind}, {m.dims.parameters:,} parameters each"),
                     *((name, _text.size(m.files[name].size)) for name in sorted(m.files) if "/" not in name),
                     ("whole bundle", _text.size(report.bytes)),
                     ("CUDA", report.cuda),
+                    *((name, taken(graphs)) for name, graphs in report.providers.items()),
                     (
                         "seconds",
                         f"{seconds:.1f}  ({', '.join(f'{k} {v:.1f}' for k, v in report.seconds.items())})",
@@ -119,11 +137,19 @@ def as_text(report: "ExportReport") -> str:
     )
 
 
+def taken(graphs: dict[str, list[str]]) -> str:
+    """Which graphs a provider takes whole, and what keeps it from the others."""
+    whole = [name for name, problems in graphs.items() if not problems]
+    rest = [f"{name}: {', '.join(problems)}" for name, problems in graphs.items() if problems]
+    return "; ".join([f"{', '.join(whole) or 'nothing'} by its published rules", *rest])
+
+
 def facts(report: "ExportReport") -> object:
     return {
         "bundle": str(report.path),
         "bytes": report.bytes,
         "cuda": report.cuda,
+        "providers": report.providers,
         "seconds": report.seconds,
         "parity": [{**vars(e), "passed": e.passed} for e in report.manifest.parity],
         "manifest": report.manifest,

@@ -49,7 +49,12 @@ def add_bundle(parser: argparse.ArgumentParser) -> None:
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--providers", default="auto", help="auto, cpu or cuda (default: auto)")
+    parser.add_argument(
+        "--providers",
+        default="auto",
+        help="auto, cpu, cuda, openvino, ... or one for each graph: embed=openvino,forward=openvino,adapt=cpu "
+        "(default: auto)",
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="for ONNX Runtime (default: one per core)")
 
 

@@ -18,9 +18,9 @@ __all__ = ["OPERATORS", "Contract", "contracts"]
 # All that the exporter emits (a test compares this with its source); the last two are the quantizer's.
 OPERATORS = frozenset(
     """
-    Abs Add Cast Clip Concat Conv Erf Exp Expand Gather Gelu Gemm Greater Identity LayerNormalization Less
+    Abs Add Cast Clip Concat Conv Div Erf Exp Expand Gather Gelu Gemm Greater Identity LayerNormalization Less
     LogSoftmax MatMul Mul Neg Reciprocal ReduceMax ReduceMean ReduceSum Relu Reshape Shape Sigmoid Slice Softmax
-    Split Squeeze Sub Tanh Transpose Unsqueeze
+    Split Sqrt Squeeze Sub Tanh Transpose Unsqueeze
     DynamicQuantizeLinear MatMulInteger
     """.split()  # noqa: SIM905
 )
@@ -28,10 +28,17 @@ OPERATORS = frozenset(
 
 @dataclass(frozen=True)
 class Contract:
-    """What a graph takes and gives: names and shapes of float32 tensors. None is the size of the batch."""
+    """What a graph takes and gives: names and shapes of float32 tensors. None is the size of the batch, which is
+    open unless the graph has a `batch` of its own."""
 
     inputs: Mapping[str, Shape]
     outputs: Mapping[str, Shape]
+    batch: int | None = None
+
+    @property
+    def batched(self) -> dict[str, Shape]:
+        """The inputs whose size is the batch's."""
+        return {name: shape for name, shape in self.inputs.items() if None in shape}
 
     def check(self, path: Path) -> None:
         """The graph in this file keeps the contract, or is refused."""
@@ -40,8 +47,16 @@ class Contract:
             raise BundleError(
                 f"{path}: operator {operator} is none that pluto-export writes; export the store again"
             )
-        _check_ports(graph.inputs, self.inputs, f"{path}: input")
-        _check_ports(graph.outputs, self.outputs, f"{path}: output")
+        for found, wanted, where in (
+            (graph.inputs, self.inputs, f"{path}: input"),
+            (graph.outputs, self.outputs, f"{path}: output"),
+        ):
+            _check_ports(found, {name: sized(shape, self.batch) for name, shape in wanted.items()}, where)
+
+
+def sized(shape: Shape, batch: int | None) -> Shape:
+    """With the size of the batch in its place."""
+    return tuple(batch if n is None else n for n in shape)
 
 
 def contracts(manifest: Manifest) -> dict[str, Contract]:
@@ -51,23 +66,24 @@ def contracts(manifest: Manifest) -> dict[str, Contract]:
     module = {**tokens, **dims.shapes, **dims.ln_shapes}
     rows = (dims.depth + 1, dims.width)
     said: dict[str, Shape] = {"logits": (None, dims.classes), "activations": (None, *rows)}
+    number: Shape = (1,) if manifest.profile == "portable" else ()
     objective: dict[str, Shape] = {
-        "threshold": (),
-        "entropy_weight": (),
+        "threshold": number,
+        "entropy_weight": number,
         "align_offset": rows,
         "align_slope": rows,
         "target": (None, dims.classes),
     }
     gradient: dict[str, Shape] = {
         "entropy": (None,),
-        "reliable": (),
+        "reliable": number,
         "ln_scale_grad": dims.ln_shape,
         "ln_bias_grad": dims.ln_shape,
     }
     pixels = {"pixels": (None, 3, *manifest.preprocessing.size)}
     return {
-        EMBED: Contract(pixels, {**tokens, "x_hat": (None, dims.width)}),
-        FORWARD: Contract(module, said),
+        EMBED: Contract(pixels, {**tokens, "x_hat": (None, dims.width)}, manifest.batch),
+        FORWARD: Contract(module, said, manifest.batch),
         ADAPT: Contract({**module, **objective}, {**said, **gradient}),
     }
 

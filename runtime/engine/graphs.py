@@ -61,8 +61,9 @@ class Graphs:
     def __init__(self, bundle: Bundle, engine: Engine) -> None:
         self.engine = engine
         self.gate = Gate()
-        self.micro_batch = micro_batch(bundle.manifest, FORWARD_VALUES)
-        self.micro_batch_adapt = micro_batch(bundle.manifest, ADAPT_VALUES)
+        fixed = bundle.manifest.batch
+        self.micro_batch = fixed or micro_batch(bundle.manifest, FORWARD_VALUES)
+        self.micro_batch_adapt = min(micro_batch(bundle.manifest, ADAPT_VALUES), fixed or MOST_IMAGES)
         self._bundle = bundle
         self._contracts = contracts(bundle.manifest)
         self._contracts[ADAPT].check(bundle.file(ADAPT))  # opened later, but refused now
@@ -120,9 +121,12 @@ class Graphs:
         dims = self._bundle.manifest.dims
         rows = np.zeros((dims.depth + 1, dims.width))
         target = np.zeros((count, dims.classes))
+        one = np.ones(
+            (1,) * len(self._contracts[ADAPT].inputs["threshold"])
+        )  # a number, or [1] in a portable graph
         inputs = {
-            "threshold": objective.threshold,
-            "entropy_weight": 1.0 if objective.entropy_weight is None else objective.entropy_weight,
+            "threshold": one * objective.threshold,
+            "entropy_weight": one * (1.0 if objective.entropy_weight is None else objective.entropy_weight),
             "align_offset": rows if objective.offset is None else objective.offset,
             "align_slope": rows if objective.slope is None else objective.slope,
             "target": target if objective.target is None else objective.target,
@@ -147,7 +151,8 @@ class Graphs:
             return graph(inputs)
 
     def _open(self, name: str) -> Graph:
-        return self.engine.open(self._bundle.file(name), self._contracts[name])
+        most = self.micro_batch_adapt if name == ADAPT else self.micro_batch
+        return self.engine.open(self._bundle.file(name), self._contracts[name], most)
 
 
 def combine(parts: Sequence[Summed], objective: Objective) -> Gradient:

@@ -1,6 +1,5 @@
 """The one place that makes ONNX Runtime sessions: providers chosen and checked, threads set, I/O bound."""
 
-import base64
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -11,31 +10,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pluto_edge._ort import onnxruntime as ort
+from pluto_edge._ort import silent
 from pluto_edge.errors import BundleError, ConfigError, ProviderError
-from pluto_edge.manifest import Precision
-from pluto_edge.runtime.engine.contract import Contract
+from pluto_edge.manifest import FORWARD, Precision
+from pluto_edge.runtime.engine.contract import Contract, sized
+from pluto_edge.runtime.engine.providers import (
+    CPU,
+    CUDA,
+    Provider,
+    Providers,
+    arguments,
+    for_graphs,
+    name_of,
+    with_settings,
+)
 
-__all__ = ["Engine", "Graph", "Tensor", "loads"]
+__all__ = ["Engine", "Graph", "Tensor"]
 
-CPU = "CPUExecutionProvider"
-CUDA = "CUDAExecutionProvider"
-Provider = str | tuple[str, dict[str, Any]]
 Tensor = Any  # an onnxruntime.OrtValue: a tensor on the engine's device
 
 log = logging.getLogger("pluto_edge")
 
-# y = -x on one float, to learn whether a provider really loads
-_PROBE = base64.b64decode(
-    "CAg6PgoXCgF4EgF5Ggpub2RlX05lZ18wIgNOZWcSAXBaDwoBeBIKCggIARIECgIIAWIPCgF5EgoKCAgBEgQKAggBQgQKABAN"
-)
-
 
 class Engine:
-    """Where graphs run. `providers`: None or "auto", or a name or list that is honoured or raises."""
+    """Where graphs run.
+
+    `providers`: None or "auto"; a name or a list that is honoured or raises; or such for each of "embed", "forward"
+    and "adapt". `provider` is what predictions run on, `providers` has what each graph's file runs on.
+    """
 
     def __init__(
         self,
-        providers: str | Sequence[Provider] | None = None,
+        providers: Providers = None,
         threads: int | None = None,
         *,
         cpu_only: str = "",
@@ -44,29 +50,36 @@ class Engine:
         if threads is not None and threads < 1:
             raise ConfigError(f"threads: want at least 1, or None for one per core, got {threads}")
         self.threads = threads or usable_cores()
-        self.providers = _choose(providers, cpu_only)
-        self.provider = _name(self.providers[0])
-        self.device = "cuda" if self.provider == CUDA else "cpu"
-        log.info("running on %s", self.provider)
+        self.providers = for_graphs(providers, cpu_only)
+        self.provider = name_of(self.providers[FORWARD][0])
+        # tensors stay on the GPU between graphs only where all graphs are there
+        everywhere = all(name_of(chosen[0]) == CUDA for chosen in self.providers.values())
+        self.device = "cuda" if everywhere else "cpu"
+        log.info("running on %s", ", ".join(f"{name_of(p[0])} ({f})" for f, p in self.providers.items()))
 
     @classmethod
-    def of(
-        cls, precision: Precision, providers: str | Sequence[Provider] | None = None, threads: int | None = None
-    ) -> "Engine":
+    def of(cls, precision: Precision, providers: Providers = None, threads: int | None = None) -> "Engine":
         """One that runs a bundle of this precision."""
         int8 = precision == "int8"
         return cls(providers, threads, cpu_only="an int8 bundle runs on the CPU" if int8 else "")
 
-    def open(self, path: Path, contract: Contract | None = None) -> "Graph":
-        """The graph in this file; one that does not keep its `contract` is refused."""
+    def open(self, path: Path, contract: Contract | None = None, most: int = 1) -> "Graph":
+        """The graph in this file; one that does not keep its `contract` is refused. It is given `most` images at a
+        time, at most."""
         if contract is not None:
             contract.check(path)
+        chosen = self.providers.get(path.name, self.providers[FORWARD])
+        batched = {} if contract is None else contract.batched
+        providers = [with_settings(provider, self.threads, batched, most) for provider in chosen]
+        options = self._options()
         try:
-            session = ort.InferenceSession(path, self._options(), providers=self.providers)
+            with silent():  # what it says is in what it raises
+                session = ort.InferenceSession(path, options, **arguments(providers, options), enable_fallback=0)
         except Exception as cause:  # onnxruntime raises a dozen types of its own
-            raise BundleError(f"{path}: ONNX Runtime cannot load this graph ({cause})") from cause
-        _check_honoured(self.providers, session.get_providers())
-        return Graph(session, self.device, contract, path.name)
+            raise BundleError(f"{path}: ONNX Runtime cannot load this graph{_hint(chosen)} ({cause})") from cause
+        operators = _operators(session)
+        _check_honoured(chosen, operators, path)
+        return Graph(session, self.device, contract, path.name, operators)
 
     def tensor(self, array: NDArray[np.float32]) -> Tensor:
         """An array on the engine's device; on the CPU it is shared, not copied."""
@@ -82,6 +95,7 @@ class Engine:
         options.add_session_config_entry("session.force_spinning_stop", "1")
         # Weights stay mapped from the file, where all graphs share them (docs/performance.md has the price).
         options.add_session_config_entry("session.disable_prepacking", "1")
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         return options
 
 
@@ -89,8 +103,15 @@ class Graph:
     """A session with bound inputs and outputs: tensors stay on the device between graphs."""
 
     def __init__(
-        self, session: "ort.InferenceSession", device: str, contract: Contract | None = None, name: str = "a graph"
+        self,
+        session: "ort.InferenceSession",
+        device: str,
+        contract: Contract | None = None,
+        name: str = "a graph",
+        operators: Mapping[str, int] | None = None,
     ) -> None:
+        """`operators`: how many of them each provider runs, where that is known."""
+        self.operators = dict(operators or {})
         self._session = session
         self._device = device
         self._contract = contract
@@ -99,6 +120,25 @@ class Graph:
         self.outputs = tuple(o.name for o in session.get_outputs())
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs, by name. A graph of a fixed batch takes fewer images, too, with zeros for the rest."""
+        contract = self._contract
+        if contract is None or contract.batch is None:
+            return self._run(inputs)
+        (count,) = {inputs[name].shape()[0] for name in contract.batched}
+        if count == contract.batch:
+            return self._run(inputs)
+        missing = contract.batch - count
+        filled = {n: self._tensor(_with_zeros(inputs[n].numpy(), missing)) for n in contract.batched}
+        outputs = self._run({**inputs, **filled})
+        return {name: self._tensor(value.numpy()[:count]) for name, value in outputs.items()}
+
+    def _tensor(self, array: NDArray[np.float32]) -> Tensor:
+        """One with memory of its own: an array that a tensor shares may be gone before what was made of it."""
+        tensor = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, self._device, 0)
+        tensor.update_inplace(np.ascontiguousarray(array))
+        return tensor
+
+    def _run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         binding = self._session.io_binding()
         for name in self.inputs:
             binding.bind_ortvalue_input(name, inputs[name])
@@ -115,26 +155,12 @@ class Graph:
 
     def _check(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], contract: Contract) -> None:
         """ONNX Runtime only logs it when an output has another shape than the graph says."""
-        (batch,) = {inputs[n].shape()[0] for n, shape in contract.inputs.items() if None in shape}
+        (batch,) = {inputs[name].shape()[0] for name in contract.batched}
         for name, shape in contract.outputs.items():
-            want = [batch if n is None else n for n in shape]
+            want = list(sized(shape, batch))
             got = list(outputs[name].shape())
             if want != got:
                 raise BundleError(f"{self._name}: output {name!r} has the shape {got}, the manifest says {want}")
-
-
-def loads(provider: Provider) -> str:
-    """Empty when a session on `provider` really runs, else why not."""
-    if _name(provider) not in ort.get_available_providers():
-        return "not in this build of ONNX Runtime"
-    try:
-        session = ort.InferenceSession(_PROBE, providers=[provider])
-        if session.get_providers()[0] != _name(provider):
-            return "ONNX Runtime fell back to the CPU (are its CUDA and cuDNN libraries installed?)"
-        session.run(None, {"x": np.ones(1, np.float32)})
-    except Exception as cause:
-        return str(cause).splitlines()[0] if str(cause) else type(cause).__name__
-    return ""
 
 
 def usable_cores() -> int:
@@ -142,39 +168,31 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _choose(providers: str | Sequence[Provider] | None, cpu_only: str) -> list[Provider]:
-    if providers is None or providers == "auto":
-        return [CUDA, CPU] if not cpu_only and not loads(CUDA) else [CPU]
-    wanted = [providers] if isinstance(providers, str) else list(providers)
-    if not wanted:
-        raise ConfigError('providers: want "auto", a name or a list of names, got an empty list')
-    chosen = [_full(p) for p in wanted]
-    for provider in chosen:
-        if cpu_only and _name(provider) != CPU:
-            raise ProviderError(f"{_name(provider)} was asked for, but {cpu_only}")
-        reason = loads(provider)
-        if reason:
-            raise ProviderError(
-                f"{_name(provider)} was asked for and does not load: {reason}. "
-                f"This build has {', '.join(ort.get_available_providers())}; "
-                'providers="auto" takes what works'
-            )
-    return chosen
+def _hint(chosen: Sequence[Provider]) -> str:
+    name = name_of(chosen[0])
+    if name in (CPU, CUDA):
+        return ""
+    return f" on {name}, which wants a bundle of pluto export --profile portable, or this graph on the CPU"
 
 
-def _check_honoured(wanted: Sequence[Provider], got: Sequence[str]) -> None:
-    missing = [_name(p) for p in wanted if _name(p) not in got]
-    if missing:
-        raise ProviderError(f"{missing[0]} was asked for, but the session runs on {', '.join(got)}")
+def _with_zeros(array: NDArray[np.float32], rows: int) -> NDArray[np.float32]:
+    return np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)])
 
 
-def _full(provider: Provider) -> Provider:
-    """ "cpu" and "cuda" stand for ONNX Runtime's long names."""
-    short = {"cpu": CPU, "cuda": CUDA}
-    if isinstance(provider, str):
-        return short.get(provider.lower(), provider)
-    return short.get(provider[0].lower(), provider[0]), provider[1]
+def _operators(session: "ort.InferenceSession") -> dict[str, int]:
+    """How many of the graph's operators each provider of the session runs."""
+    found: dict[str, int] = dict.fromkeys(session.get_providers(), 0)
+    for part in session.get_provider_graph_assignment_info():
+        found[part.ep_name] += len(part.get_nodes())
+    return found
 
 
-def _name(provider: Provider) -> str:
-    return provider if isinstance(provider, str) else provider[0]
+def _check_honoured(wanted: Sequence[Provider], operators: Mapping[str, int], path: Path) -> None:
+    """What was asked for is there, and the first of it has something to do."""
+    for name in (name_of(p) for p in wanted):
+        if name not in operators:
+            raise ProviderError(f"{path}: {name} was asked for, but the session runs on {', '.join(operators)}")
+    first = name_of(wanted[0])
+    if not operators[first]:
+        raise ProviderError(f"{path}: {first} was asked for, and takes no operator of this graph")
+    log.debug("%s: %s", path.name, ", ".join(f"{n} operators on {name}" for name, n in operators.items()))

@@ -163,7 +163,7 @@ def test_doctor_sees_two_onnxruntimes() -> None:
     both = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}
     (twice, no_cuda) = doctor.problems(both, {"CPUExecutionProvider": "loads"})
     assert "both installed" in twice and "pip uninstall" in twice
-    assert "no CUDA provider" in no_cuda
+    assert "no CUDAExecutionProvider" in no_cuda
     (broken,) = doctor.problems({}, {"CUDAExecutionProvider": "libcudnn.so.9 is missing"})
     assert "libcudnn" in broken
 

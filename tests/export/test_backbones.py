@@ -14,6 +14,7 @@ from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.export import kernels
 from pluto_edge.export.graph import GraphBuilder, WeightsFile
 from pluto_edge.export.parity import TorchReference, rows_error
+from pluto_edge.export.portable import RULES, violations
 from pluto_edge.export.vit_graph import build_adapt, build_embed, build_forward
 from pluto_edge.modules import Dims, Kind
 from pluto_edge.tolerances import relative_error
@@ -59,6 +60,12 @@ FEATURES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "DeiT III": ("deit3_small_patch16_224", {}, (32, 32)),
 }
 
+PROFILES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "portable": {"portable": True},
+    "portable, 3 images": {"portable": True, "batch": 3},
+}
+
 
 def shake(vit: Any, seed: int = 0) -> Any:
     """No parameter keeps the value that it starts with: ones and zeros would hide mistakes."""
@@ -82,11 +89,16 @@ def with_modules(feature: str, kind: Kind) -> tuple[TorchViT, Dims, tuple[int, i
 
 
 def run_graphs(
-    folder: Path, vit: TorchViT, dims: Dims, pixels: torch.Tensor, module: dict[str, torch.Tensor]
+    folder: Path,
+    vit: TorchViT,
+    dims: Dims,
+    pixels: torch.Tensor,
+    module: dict[str, torch.Tensor],
+    **profile: Any,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """tokens, x_hat, logits and activations"""
     with WeightsFile(folder / "weights.bin") as weights:
-        embed, forward = GraphBuilder("embed", weights), GraphBuilder("forward", weights)
+        embed, forward = (GraphBuilder(name, weights, **profile) for name in ("embed", "forward"))
         build_embed(embed, vit.vit)
         build_forward(forward, vit.vit, dims)
     for graph in (embed, forward):
@@ -145,13 +157,14 @@ def test_feature_equals_timm(feature: str, tmp_path: Path) -> None:
         assert rows_error(activations, want) < tolerances.ACTIVATIONS_FP32
 
 
+@pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("feature", FEATURES)
-def test_feature_with_modules_equals_torch(feature: str, kind: Kind, tmp_path: Path) -> None:
+def test_feature_with_modules_equals_torch(feature: str, kind: Kind, profile: str, tmp_path: Path) -> None:
     vit, dims, size = with_modules(feature, kind)
     module = random_module(vit, dims)
     pixels = torch.randn(3, 3, *size)
     want_tokens, want_x = vit.embed(pixels)
-    tokens, x_hat, logits, activations = run_graphs(tmp_path, vit, dims, pixels, module)
+    tokens, x_hat, logits, activations = run_graphs(tmp_path, vit, dims, pixels, module, **PROFILES[profile])
     assert relative_error(tokens, want_tokens) < tolerances.EMBED_FP32
     assert relative_error(x_hat, want_x) < tolerances.EMBED_FP32
     assert relative_error(logits, vit.logits(want_tokens, module)) < tolerances.LOGITS_FP32
@@ -159,10 +172,15 @@ def test_feature_with_modules_equals_torch(feature: str, kind: Kind, tmp_path: P
     assert rows_error(activations, vit.activations(want_tokens, module)) < tolerances.ACTIVATIONS_FP32
     head = activations[:, -1] @ module["head_weight"].numpy().T + module["head_bias"].numpy()
     assert relative_error(head, logits) < tolerances.LOGITS_FP32  # the last row is what the head sees
+    if "batch" in PROFILES[profile]:
+        for provider in RULES:
+            for name in ("embed.onnx", "forward.onnx"):
+                assert violations(tmp_path / name, provider) == []
 
 
+@pytest.mark.parametrize("portable", [False, True], ids=["default", "portable"])
 @pytest.mark.parametrize("feature", FEATURES)
-def test_gradients_of_every_feature(feature: str, kind: Kind, tmp_path: Path) -> None:
+def test_gradients_of_every_feature(feature: str, kind: Kind, portable: bool, tmp_path: Path) -> None:
     """adapt.onnx against autograd, and against finite differences of its own entropy along a direction.
 
     Of entropy alone, of all terms at random, and of the alignment of one block after another: a gradient that
@@ -171,17 +189,19 @@ def test_gradients_of_every_feature(feature: str, kind: Kind, tmp_path: Path) ->
     vit, dims, size = with_modules(feature, kind)
     module = random_module(vit, dims)
     with WeightsFile(tmp_path / "weights.bin") as weights:
-        g = GraphBuilder("adapt", weights)
+        g = GraphBuilder("adapt", weights, portable=portable)
         build_adapt(g, vit.vit, dims)
     g.save(tmp_path / "adapt.onnx", {})
     onnx.checker.check_model(tmp_path / "adapt.onnx", full_check=True)
     assert kernels.without_cuda_kernel(tmp_path / "adapt.onnx") == []
+    assert not portable or violations(tmp_path / "adapt.onnx", "openvino") == []
     session = ort.InferenceSession(tmp_path / "adapt.onnx", providers=["CPUExecutionProvider"])
 
     names = [output.name for output in session.get_outputs()]
 
     def run(*given: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
         feed = {k: v.numpy() for part in (module, *given) for k, v in part.items()}
+        feed |= {k: v.reshape(1) for k, v in feed.items() if portable and v.ndim == 0}
         return dict(zip(names, session.run(names, feed), strict=True))
 
     for batch in (1, 2, 5):

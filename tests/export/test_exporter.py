@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from pluto_edge import tolerances
 from pluto_edge._ort import onnxruntime
-from pluto_edge.errors import BundleError, ParityError, StoreError
+from pluto_edge.errors import BundleError, ConfigError, ParityError, StoreError
 from pluto_edge.export import exporter, parity
 from pluto_edge.export.exporter import run_export
 from pluto_edge.export.graph import GraphBuilder
@@ -97,6 +97,46 @@ def test_other_precisions(make_bundle: Callable[..., Path], precision: str, kind
     assert wanted in types
     io = [*model.graph.input, *model.graph.output]
     assert {v.type.tensor_type.elem_type for v in io} == {onnx.TensorProto.FLOAT}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_portable_bundle(make_bundle: Callable[..., Path], kind: Kind, precision: str) -> None:
+    """Compared with torch like any other, gradients too; what providers differ in is not in it."""
+    bundle = Bundle(make_bundle(kind, precision=precision, profile="portable"))
+    assert bundle.manifest.profile == "portable" and bundle.manifest.batch is None
+    assert {(e.output, e.batch) for e in bundle.manifest.parity} == {(o, b) for o in OUTPUTS for b in (1, 2, 5)}
+    for name in ("embed.onnx", "forward.onnx", "adapt.onnx"):
+        graph = onnx.load(bundle.file(name), load_external_data=False).graph
+        constants = {t.name for t in graph.initializer}
+        for node in graph.node:
+            if node.op_type == "LayerNormalization":
+                assert len(node.output) == 1 and set(node.input[1:]) <= constants
+            assert node.op_type != "Gather"
+            assert node.op_type != "Gemm" or (len(node.input) == 2 and node.input[1] in constants)
+        assert all(len(p.type.tensor_type.shape.dim) > 0 for p in [*graph.input, *graph.output])
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_fixed_batch(make_bundle: Callable[..., Path], kind: Kind, batch: int) -> None:
+    bundle = Bundle(make_bundle(kind, profile="portable", batch=batch))
+    assert bundle.manifest.batch == batch
+    for name, first in (("embed.onnx", batch), ("forward.onnx", batch), ("adapt.onnx", "batch")):
+        graph = onnx.load(bundle.file(name), load_external_data=False).graph
+        dim = graph.input[0].type.tensor_type.shape.dim[0]
+        assert (dim.dim_param or dim.dim_value) == first
+        shaped = {"Shape", "Expand"} & {node.op_type for node in graph.node}
+        assert not shaped or name == "adapt.onnx"
+
+
+def test_profiles_that_make_no_sense(make_store: Callable[..., Store], tmp_path: Path) -> None:
+    for options, message in (
+        ({"profile": "portable", "precision": "int8"}, "a portable bundle is fp32 or fp16"),
+        ({"batch": 4}, "are for profile 'portable', not 'default'"),
+        ({"profile": "portable", "batch": 0}, "want 1 to 1,024 images, got 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run_export(make_store().path, tmp_path / "bundle", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_int8_leaves_modules_and_attention_alone(make_bundle: Callable[..., Path]) -> None:

@@ -141,15 +141,19 @@ for kind, function in TORCH.items():
     LAYERS[kind] = Layer(lambda net, x, kind=kind: net.activate(x, kind), function)
 
 
+FORMS = ("default", "as int8 wants it", "portable")
+
+
 def session(g: GraphBuilder, folder: Path) -> "ort.InferenceSession":
     g.save(folder / "g.onnx", {})
     onnx.checker.check_model(folder / "g.onnx", full_check=True)
     return ort.InferenceSession(folder / "g.onnx", providers=["CPUExecutionProvider"])
 
 
-def build(folder: Path, layer: Layer, int8: bool, differentiate: bool = True) -> "ort.InferenceSession":
+def build(folder: Path, layer: Layer, form: str, differentiate: bool = True) -> "ort.InferenceSession":
+    int8, portable = form == "as int8 wants it", form == "portable"
     with WeightsFile(folder / "weights.bin") as weights:
-        g = GraphBuilder("g", weights)
+        g = GraphBuilder("g", weights, portable=portable)
         x = g.input("x", [TOKENS, "batch", WIDTH], "")
         scale, bias = g.input("scale", [WIDTH], ""), g.input("bias", [WIDTH], "")
         layers = Layers(g, g.op("Shape", x, start=1, end=2), differentiate, int8)
@@ -163,12 +167,12 @@ def build(folder: Path, layer: Layer, int8: bool, differentiate: bool = True) ->
     return session(g, folder)
 
 
-@pytest.mark.parametrize("int8", [False, True], ids=["fp32", "as int8 wants it"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_and_its_gradient(name: str, int8: bool, tmp_path: Path) -> None:
+def test_a_layer_and_its_gradient(name: str, form: str, tmp_path: Path) -> None:
     """What int8 wants are other operators; quantized they are not yet, so the numbers are the same."""
     layer = LAYERS[name]
-    graph = build(tmp_path, layer, int8)
+    graph = build(tmp_path, layer, form)
     for batch in (1, 2, 5):
         torch.manual_seed(batch)
         x, dy = torch.randn(TOKENS, batch, WIDTH), torch.randn(layer.tokens, batch, layer.width)
@@ -182,13 +186,14 @@ def test_a_layer_and_its_gradient(name: str, int8: bool, tmp_path: Path) -> None
             assert relative_error(found[0], gradient) < GRADIENT
 
 
+@pytest.mark.parametrize("form", ["default", "portable"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_alone(name: str, tmp_path: Path) -> None:
+def test_a_layer_alone(name: str, form: str, tmp_path: Path) -> None:
     """As `forward` has it, which takes no gradient."""
     layer = LAYERS[name]
     torch.manual_seed(0)
     x, scale, bias = torch.randn(TOKENS, 3, WIDTH), torch.randn(WIDTH), torch.randn(WIDTH)
-    graph = build(tmp_path, layer, int8=False, differentiate=False)
+    graph = build(tmp_path, layer, form, differentiate=False)
     (y,) = graph.run(None, {"x": x.numpy(), "scale": scale.numpy(), "bias": bias.numpy()})
     want = layer.torch(F.layer_norm(x, (WIDTH,), scale, bias, EPSILON))
     assert relative_error(y, want.detach()) < LOGITS_FP32
@@ -280,6 +285,18 @@ def test_a_matrix_is_in_the_file_once(tmp_path: Path, int8: bool) -> None:
     model = onnx.load(tmp_path / "g.onnx", load_external_data=False)
     large = {t.name for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL}
     assert large == ({"w.weight", "w.turned"} if int8 else {"w.weight"})
+
+
+def test_no_square_matrix_is_used_both_ways(tmp_path: Path) -> None:
+    """OpenVINO's CPU plugin mistakes one for the other: a portable graph has both, each a constant of its own."""
+    build(tmp_path, LAYERS["add"], "portable")
+    graph = onnx.load(tmp_path / "g.onnx", load_external_data=False).graph
+    products = [n for n in graph.node if n.op_type in ("MatMul", "Gemm")]
+    assert {n.input[1] for n in products} == {"w.weight", "w.turned"}
+    assert not any(a.name == "transB" for n in products for a in n.attribute)
+    build(tmp_path, LAYERS["linear"], "portable")  # 12 to 7: one constant serves both
+    graph = onnx.load(tmp_path / "g.onnx", load_external_data=False).graph
+    assert {n.input[1] for n in graph.node if n.op_type in ("MatMul", "Gemm")} == {"w.weight"}
 
 
 def test_a_token_of_zeros_stays_one(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +16,7 @@ from pluto_edge.errors import BundleError
 from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle
 from pluto_edge.runtime.engine.contract import OPERATORS, contracts
 from pluto_edge.runtime.engine.untrusted_graph import MAX_BYTES, read_graph
-from tests.bundles import seal
+from tests.bundles import edit, seal
 
 ROOT = Path(__file__).parents[3]
 
@@ -227,10 +229,19 @@ def test_a_graph_that_fails_when_it_runs(broken: Path, frames: np.ndarray) -> No
         runtime.predict(frames)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+FORMS: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "fp16": {"precision": "fp16"},
+    "int8": {"precision": "int8"},
+    "portable": {"profile": "portable"},
+    "portable, 4 images": {"profile": "portable", "batch": 4},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [EMBED, FORWARD, ADAPT])
-def test_what_is_read_is_what_onnx_reads(make_bundle: Callable[..., Path], precision: str, name: str) -> None:
-    bundle = Bundle(make_bundle(precision=precision))
+def test_what_is_read_is_what_onnx_reads(make_bundle: Callable[..., Path], form: str, name: str) -> None:
+    bundle = Bundle(make_bundle(**FORMS[form]))
     graph, model = read_graph(bundle.file(name)), onnx.load(bundle.file(name), load_external_data=False)
     assert graph.operators == {n.op_type for n in model.graph.node} <= OPERATORS
     for got, want in ((graph.inputs, model.graph.input), (graph.outputs, model.graph.output)):
@@ -239,6 +250,33 @@ def test_what_is_read_is_what_onnx_reads(make_bundle: Callable[..., Path], preci
             for p in want
         }
     contracts(bundle.manifest)[name].check(bundle.file(name))
+
+
+@pytest.mark.parametrize("change", [{"batch": 3}, {"batch": None}, {"profile": "default"}])
+def test_a_manifest_that_says_another_form(make_bundle: Callable[..., Path], change: dict[str, Any]) -> None:
+    """The graphs are held against what the manifest says they are."""
+    bundle = Bundle(make_bundle(profile="portable", batch=4))
+    kept = contracts(replace(bundle.manifest, **change))
+    name = ADAPT if "profile" in change else FORWARD
+    with pytest.raises(BundleError, match="the manifest says"):
+        kept[name].check(bundle.file(name))
+
+
+def test_a_manifest_from_before_there_were_profiles(broken: Path, frames: np.ndarray) -> None:
+    def forget(manifest: dict[str, Any]) -> None:
+        del manifest["profile"], manifest["batch"]
+
+    edit(broken, forget)
+    with Runtime(broken) as runtime:
+        assert runtime.bundle.manifest.profile == "default" and runtime.bundle.manifest.batch is None
+        runtime.predict(frames)
+
+
+@pytest.mark.parametrize("batch", [0, -1, 10_000])
+def test_a_batch_that_makes_no_sense(broken: Path, batch: int) -> None:
+    edit(broken, lambda manifest: manifest.update(batch=batch))
+    with pytest.raises(BundleError, match="batch: want 1 to 1,024 images"):
+        Runtime(broken)
 
 
 def test_the_exporter_uses_these_operators_and_no_others() -> None:

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from pluto_edge.errors import BundleError, ConfigError, ProviderError
-from pluto_edge.runtime.engine import session
-from pluto_edge.runtime.engine.session import CPU, CUDA, Engine, loads
+from pluto_edge.manifest import EMBED
+from pluto_edge.runtime.engine import cuda, providers, session
+from pluto_edge.runtime.engine.providers import CPU, CUDA, OPENVINO, TENSORRT, loads, with_settings
+from pluto_edge.runtime.engine.session import Engine
 
 
 def test_auto_takes_the_cpu_where_there_is_no_cuda() -> None:
@@ -38,24 +40,123 @@ def test_nonsense_raises() -> None:
 
 def test_a_provider_that_falls_back_is_not_taken_for_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ONNX Runtime does when CUDA's libraries are missing: a log line, and a session on the CPU."""
-    real = session.ort.InferenceSession
-    monkeypatch.setattr(session.ort, "get_available_providers", lambda: [CUDA, CPU])
-    monkeypatch.setattr(session.ort, "InferenceSession", lambda *a, providers, **k: real(*a, providers=[CPU], **k))
-    assert "fell back" in loads(CUDA)
+    real = providers.ort.InferenceSession
+    monkeypatch.setattr(providers.ort, "get_available_providers", lambda: [CUDA, CPU])
+    monkeypatch.setattr(
+        providers.ort, "InferenceSession", lambda *a, providers, **k: real(*a, providers=[CPU], **k)
+    )
+    monkeypatch.setattr(cuda, "why_not", lambda: "libcudnn.so.9 is missing")
+    assert loads(CUDA) == "libcudnn.so.9 is missing"
     assert Engine().provider == CPU
-    with pytest.raises(ProviderError, match="fell back"):
+    with pytest.raises(ProviderError, match=r"does not load: libcudnn\.so\.9 is missing"):
         Engine("cuda")
+    monkeypatch.setattr(cuda, "why_not", lambda: "")
+    assert "fell back" in loads(CUDA)
 
 
 def test_a_session_that_drops_a_provider_raises(
     make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, bundle = Engine("cpu"), make_bundle()
-    engine.providers = [CUDA, CPU]
+    engine.providers[EMBED] = [CUDA, CPU]
     real = session.ort.InferenceSession
-    monkeypatch.setattr(session.ort, "InferenceSession", lambda p, o, providers: real(p, o, providers=[CPU]))
+    monkeypatch.setattr(
+        session.ort, "InferenceSession", lambda p, o, providers, **k: real(p, o, providers=[CPU], **k)
+    )
     with pytest.raises(ProviderError, match="the session runs on CPU"):
         engine.open(bundle / "embed.onnx")
+
+
+def test_a_provider_that_takes_nothing_of_a_graph_raises(
+    make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, bundle = Engine("cpu"), make_bundle()
+    graph = engine.open(bundle / "embed.onnx")
+    assert graph.operators[CPU] > 5
+    monkeypatch.setattr(session, "_operators", lambda made: {CUDA: 0, CPU: 9})
+    engine.providers[EMBED] = [CUDA]
+    monkeypatch.setattr(session, "arguments", lambda chosen, options: {"providers": [CPU]})
+    with pytest.raises(ProviderError, match=r"embed\.onnx: CUDAExecutionProvider .* takes no operator"):
+        engine.open(bundle / "embed.onnx")
+
+
+def test_each_graph_where_it_was_asked_for() -> None:
+    for wanted in ({"embed": "cpu", "forward": ["cpu"], "adapt": None}, "embed=cpu, forward=cpu, adapt=auto"):
+        engine = Engine(wanted)
+        assert engine.providers.keys() == {"embed.onnx", "forward.onnx", "adapt.onnx"}
+        assert engine.provider == CPU and engine.device == "cpu"
+    with pytest.raises(ConfigError, match="'adapt' is missing; want one for each of embed, forward, adapt"):
+        Engine("embed=cpu,forward=cpu")
+    with pytest.raises(ConfigError, match="'fly' is no graph"):
+        Engine({"embed": "cpu", "forward": "cpu", "adapt": "cpu", "fly": "cpu"})
+    with pytest.raises(ProviderError, match="NoSuchProvider"):
+        Engine({"embed": "cpu", "forward": "cpu", "adapt": ["NoSuchProvider"]})
+
+
+@pytest.mark.skipif(not loads(OPENVINO), reason="OpenVINO loads on this machine")
+def test_what_is_not_there_says_what_brings_it() -> None:
+    with pytest.raises(
+        ProviderError, match=r'OpenVINOExecutionProvider .*run: pip install "pluto-edge\[openvino\]"'
+    ):
+        Engine("openvino")
+
+
+def test_a_plugin_is_registered_and_its_device_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages that bring a provider for whatever build is there: they are given by device, not by name."""
+    registered = []
+
+    class Device:
+        ep_name = "WebGpuExecutionProvider"
+
+    class Options:
+        given: object = None
+
+        def add_provider_for_devices(self, devices: list[object], settings: dict[str, str]) -> None:
+            self.given = devices, settings
+
+    class Package:
+        @staticmethod
+        def get_library_path() -> str:
+            return "libwebgpu.so"
+
+    monkeypatch.setattr(providers, "find_spec", lambda name: object() if name == "onnxruntime_ep_webgpu" else None)
+    monkeypatch.setattr(providers, "import_module", lambda name: Package)
+    monkeypatch.setattr(
+        providers.ort, "register_execution_provider_library", lambda name, path: registered.append((name, path))
+    )
+    devices = [Device(), Device()]
+    monkeypatch.setattr(providers.ort, "get_ep_devices", lambda: devices)
+    for cached in (providers.devices, providers.plugin_problem):
+        cached.cache_clear()
+        monkeypatch.setattr(providers, cached.__name__, cached)
+    try:
+        assert "WebGpuExecutionProvider" in providers.installed()
+        options = Options()
+        assert providers.arguments([("WebGpuExecutionProvider", {"a": 1})], options) == {}
+        assert options.given == (devices[:1], {"a": "1"})
+        assert registered == [("onnxruntime_ep_webgpu", "libwebgpu.so")]
+        devices.clear()
+        providers.devices.cache_clear()
+        assert loads("WebGpuExecutionProvider") == (
+            "onnxruntime_ep_webgpu is installed, and finds no device that it runs on"
+        )
+    finally:
+        for cached in (providers.devices, providers.plugin_problem):
+            cached.cache_clear()
+
+
+def test_what_providers_must_be_told() -> None:
+    batched = {"tokens": (None, 5, 8), "target": (None, 3)}
+    assert with_settings(CPU, 2, batched, 16) == CPU
+    name, options = with_settings(TENSORRT, 2, batched, 16)
+    assert name == TENSORRT
+    assert options == {
+        "trt_profile_min_shapes": "tokens:1x5x8,target:1x3",
+        "trt_profile_opt_shapes": "tokens:16x5x8,target:16x3",
+        "trt_profile_max_shapes": "tokens:16x5x8,target:16x3",
+    }
+    assert with_settings(OPENVINO, 2, batched, 16)[1]["num_of_threads"] == "2"
+    assert with_settings((OPENVINO, {"num_of_threads": "1"}), 2, {}, 1)[1]["num_of_threads"] == "1"
 
 
 def test_a_broken_graph_is_a_bundle_error(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""OpenVINO against the CPU: the same predictions, and the same steps.
+
+Needs onnxruntime-openvino (`pip install "pluto-edge[openvino]"`) in an environment of its own: it shares its folder
+with onnxruntime. docs/platforms.md has what was run.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pluto_edge import AdaptConfig, Runtime
+from pluto_edge.errors import BundleError
+from pluto_edge.runtime.engine.providers import CPU, OPENVINO, loads
+from pluto_edge.tolerances import TRAJECTORY_WEIGHTS
+
+pytestmark = pytest.mark.skipif(bool(loads(OPENVINO)), reason=f"OpenVINO is not here: {loads(OPENVINO)}")
+
+STEPS = 10
+PLACES = {
+    "everywhere": "openvino",
+    "predictions only": {"embed": "openvino", "forward": "openvino", "adapt": "cpu"},
+}
+
+
+def ten_steps(bundle: Path, providers: object, config: AdaptConfig) -> list[np.ndarray]:
+    """What is predicted on the way, and after it."""
+    frames = np.random.default_rng(0).integers(0, 256, (STEPS + 1, 11, 44, 36, 3), np.uint8)
+    with Runtime(bundle, providers, config=config) as runtime:  # type: ignore[arg-type]
+        said = [runtime.step(batch).probabilities for batch in frames[:STEPS]]
+        assert [event.kind for event in runtime.events] == ["step"] * STEPS
+        return [*said, runtime.predict(frames[STEPS]).probabilities]
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("batch", [None, 4])
+def test_ten_steps_are_those_of_the_cpu(make_bundle: Callable[..., Path], where: str, batch: int | None) -> None:
+    bundle = make_bundle(profile="portable", batch=batch)
+    config = replace(AdaptConfig.paper(), filter=False, guard=False)
+    for got, want in zip(ten_steps(bundle, PLACES[where], config), ten_steps(bundle, "cpu", config), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=TRAJECTORY_WEIGHTS)
+
+
+def test_whole_graphs_run_there(make_bundle: Callable[..., Path]) -> None:
+    with Runtime(make_bundle(profile="portable"), "openvino") as runtime:
+        graphs = runtime._network.graphs
+        for graph in (graphs.embed, graphs.forward, graphs.adapt):
+            assert graph.operators[OPENVINO] > 5 and graph.operators[CPU] == 0
+
+
+def test_another_profile_says_which_it_should_be(make_bundle: Callable[..., Path], frames: np.ndarray) -> None:
+    config = replace(AdaptConfig.paper(), filter=False, guard=False)
+    with (
+        Runtime(make_bundle(), "openvino", config=config) as runtime,
+        pytest.raises(BundleError, match=r"adapt\.onnx: .* wants a bundle of pluto export --profile portable"),
+    ):
+        runtime.step(frames)
