@@ -32,6 +32,7 @@ from contest import STEP, Agreement, ContestReport, ContestRow, as_text, compare
 from torch_rival import check_plain, compiled, export_plain, plain_vit, time_limit
 
 from pluto_edge import Runtime
+from pluto_edge._cpu import usable_cores
 from pluto_edge._files import whole_folder, write_bytes, write_text
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge._schema import to_text
@@ -45,7 +46,7 @@ from pluto_edge.export.random_store import make_random_store
 from pluto_edge.manifest import FORWARD, WEIGHTS, Bundle
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.engine.graphs import FORWARD_VALUES, micro_batch
-from pluto_edge.runtime.engine.session import Engine, Graph, usable_cores
+from pluto_edge.runtime.engine.session import Engine, Graph
 from pluto_edge.store import Store
 from pluto_edge.tolerances import TRAJECTORY_LOGITS, relative_error
 from tests.reference.torch_pluto import ReliableOnly, TorchPluto

@@ -61,8 +61,9 @@ class Graphs:
     def __init__(self, bundle: Bundle, engine: Engine) -> None:
         self.engine = engine
         self.gate = Gate()
-        self.micro_batch = micro_batch(bundle.manifest, FORWARD_VALUES)
-        self.micro_batch_adapt = micro_batch(bundle.manifest, ADAPT_VALUES)
+        plan = engine.plan
+        self.micro_batch = plan.images or micro_batch(bundle.manifest, FORWARD_VALUES)
+        self.micro_batch_adapt = plan.images_adapt or micro_batch(bundle.manifest, ADAPT_VALUES)
         self._bundle = bundle
         self._contracts = contracts(bundle.manifest)
         self._contracts[ADAPT].check(bundle.file(ADAPT))  # opened later, but refused now

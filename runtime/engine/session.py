@@ -2,7 +2,6 @@
 
 import base64
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._cpu import usable_cores
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.errors import BundleError, ConfigError, ProviderError
 from pluto_edge.manifest import Precision
 from pluto_edge.runtime.engine.contract import Contract
+from pluto_edge.runtime.engine.plan import DEFAULT, MachinePlan
 
 __all__ = ["Engine", "Graph", "Tensor", "loads"]
 
@@ -43,7 +44,8 @@ class Engine:
         """`cpu_only` says why these graphs run on the CPU alone; empty when they run anywhere."""
         if threads is not None and threads < 1:
             raise ConfigError(f"threads: want at least 1, or None for one per core, got {threads}")
-        self.threads = threads or usable_cores()
+        self.plan = DEFAULT
+        self._asked_threads = threads
         self.providers = _choose(providers, cpu_only)
         self.provider = _name(self.providers[0])
         self.device = "cuda" if self.provider == CUDA else "cpu"
@@ -57,12 +59,21 @@ class Engine:
         int8 = precision == "int8"
         return cls(providers, threads, cpu_only="an int8 bundle runs on the CPU" if int8 else "")
 
+    @property
+    def threads(self) -> int:
+        """Of ONNX Runtime: what was asked for, else what the plan says, else one per core."""
+        return self._asked_threads or self.plan.threads or usable_cores()
+
+    def follow(self, plan: MachinePlan) -> None:
+        """Open graphs as this plan says, from here on."""
+        self.plan = plan
+
     def open(self, path: Path, contract: Contract | None = None) -> "Graph":
         """The graph in this file; one that does not keep its `contract` is refused."""
         if contract is not None:
             contract.check(path)
         try:
-            session = ort.InferenceSession(path, self._options(), providers=self.providers)
+            session = ort.InferenceSession(path, self._options(path.name), providers=self.providers)
         except Exception as cause:  # onnxruntime raises a dozen types of its own
             raise BundleError(f"{path}: ONNX Runtime cannot load this graph ({cause})") from cause
         _check_honoured(self.providers, session.get_providers())
@@ -72,16 +83,18 @@ class Engine:
         """An array on the engine's device; on the CPU it is shared, not copied."""
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device, 0)
 
-    def _options(self) -> "ort.SessionOptions":
+    def _options(self, graph: str) -> "ort.SessionOptions":
         options = ort.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
         # Threads wait for the next operator awake, and go to sleep when the graph is done: spinning between runs
         # would take the cores from preprocessing and from the next graph.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.plan.spinning)))
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        # Weights stay mapped from the file, where all graphs share them (docs/performance.md has the price).
-        options.add_session_config_entry("session.disable_prepacking", "1")
+        # Weights stay mapped from the file, where all graphs share them (docs/performance.md has the price), unless
+        # a plan found that a copy in another order is worth its memory here.
+        shared = graph not in self.plan.prepacked
+        options.add_session_config_entry("session.disable_prepacking", str(int(shared)))
         return options
 
 
@@ -135,11 +148,6 @@ def loads(provider: Provider) -> str:
     except Exception as cause:
         return str(cause).splitlines()[0] if str(cause) else type(cause).__name__
     return ""
-
-
-def usable_cores() -> int:
-    """How many this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _choose(providers: str | Sequence[Provider] | None, cpu_only: str) -> list[Provider]:
