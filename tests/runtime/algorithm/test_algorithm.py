@@ -78,6 +78,10 @@ CONFIGS = {
         guard=False,
     ),
     "no SAM, no filter": AdaptConfig(selector_lr=0.05, ln_lr=0.01, rho=0.0, filter=False, guard=False),
+    "LookSAM": AdaptConfig(selector_lr=0.05, ln_lr=0.02, entropy_margin=0.9, sam_every=3, guard=False),
+    "LookSAM, some layers": AdaptConfig(
+        selector_lr=0.05, ln_lr=0.02, filter=False, ln_layers=(0, 3, 6), sam_every=4, guard=False
+    ),
     "some layers": AdaptConfig(selector_lr=0.05, ln_lr=0.02, entropy_margin=0.9, ln_layers=(0, 3, 6), guard=False),
     "selector only": AdaptConfig(selector_lr=0.05, sam=None, guard=False),
     "LayerNorm only": AdaptConfig(selector=False, ln_lr=0.02, entropy_margin=0.9, guard=False),
