@@ -64,7 +64,7 @@ class Runtime:
         verify: bool = True,
         plan: str | Path | None = "auto",
     ) -> None:
-        opened = Bundle(bundle, verify)
+        opened = Bundle(bundle, verify, wait=False)
         config = config or opened.manifest.adaptation
         if top_m is not None:
             config = replace(config, top_m=top_m)
@@ -72,6 +72,7 @@ class Runtime:
         if plan is not None:
             engine.follow(find_plan(opened.hash, engine.provider, None if plan == "auto" else Path(plan)))
         self._network = Network(opened, engine)
+        opened.wait()  # the weights' hash, which was computed while the graphs were opened
         self.learner = Learner(self._network, config, on_event)
         self._streams: list[ref[Stream]] = []
         self._worker = LearningThread()
