@@ -7,7 +7,7 @@ _START, _END = "pluto_edge-", ".dist-info"
 
 
 def _installed() -> str:
-    """From the name of the installation's folder: to import importlib.metadata costs every start ten milliseconds."""
+    """From the name of the installation's folder: to import importlib.metadata costs a start ten milliseconds."""
     for folder in sys.path:
         try:
             found = next(Path(folder or ".").glob(f"{_START}*{_END}"), None)
