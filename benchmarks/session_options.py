@@ -10,6 +10,7 @@ import argparse
 from itertools import product
 from pathlib import Path
 
+from pluto_edge._cpu import this_cpu
 from pluto_edge._text import table
 from pluto_edge.bench.fresh import run_child
 
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("bundles", type=Path, nargs="+")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
+    print(this_cpu(), "\n")
     for bundle in options.bundles:
         best: dict[tuple[str, str], tuple[float, float]] = {}
         for _, prepack, spin in product(range(options.rounds), "01", "01"):
