@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from pluto_edge._files import found, sha256, whole_folder, write_tensors, write_text
 from pluto_edge._schema import to_text
-from pluto_edge.errors import BackboneError, BundleError, ParityError, StoreError
+from pluto_edge.errors import BackboneError, BundleError, ConfigError, ParityError, StoreError
 from pluto_edge.export import kernels
 from pluto_edge.export.flops import count_flops
 from pluto_edge.export.graph import GraphBuilder, WeightsFile
@@ -66,6 +66,7 @@ def run_export(
     out: str | Path = "bundle",
     *,
     precision: Precision = "fp32",
+    learn_from: int = 0,
     force: bool = False,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> ExportReport:
@@ -78,6 +79,7 @@ def run_export(
         out: the bundle's folder. One that is there already is replaced only with `force`, and only if it is
             a bundle.
         precision: `fp32`; `fp16` for CUDA; `int8` for CPU.
+        learn_from: the first block whose LayerNorm affines learn. Gradients end there: steps cost less. 0 is all.
         force: replace a bundle that is there.
         on_stage: called with each of `STAGES` when it starts.
     """
@@ -86,6 +88,9 @@ def run_export(
     _check_target(out, force)
     if not source.names:
         raise StoreError(f"{source.path}: the store holds no module")
+    depth = source.config.dims.depth
+    if not 0 <= learn_from <= depth:
+        raise ConfigError(f"learn_from: want a block from 0 to {depth}, got {learn_from}")
     clock = _Clock(on_stage)
     with whole_folder(out) as folder, tempfile.TemporaryDirectory() as scratch:
         clock.start("backbone")
@@ -93,13 +98,14 @@ def run_export(
         dims = source.config.dims
         size = source.config.preprocessing.size
         clock.start("graphs")
-        plain = _write_graphs(folder, Path(scratch), vit, dims, precision, source.config.backbone.architecture)
+        about = source.config.backbone.architecture
+        plain = _write_graphs(folder, Path(scratch), vit, dims, precision, learn_from, about)
         clock.start("kernels")
         cuda = _check_kernels(folder, precision)
         clock.start("modules")
         checked = _write_modules(folder, source, vit)
         clock.start("parity")
-        parity = tuple(compare(folder, plain, vit, checked, size, precision))
+        parity = tuple(compare(folder, plain, vit, checked, size, precision, learn_from))
         _check_parity(parity)
         clock.start("hashes")
         manifest = Manifest(
@@ -113,7 +119,8 @@ def run_export(
             files=_hash_files(folder),
             adaptation=source.config.adaptation,
             parity=parity,
-            flops=count_flops(vit.vit, dims),
+            flops=count_flops(vit.vit, dims, learn_from),
+            learn_from=learn_from,
             tools=_tools(),
         )
         write_text(folder / MANIFEST, to_text(manifest))
@@ -149,7 +156,13 @@ def _check_target(out: Path, force: bool) -> None:
 
 
 def _write_graphs(
-    folder: Path, scratch: Path, vit: TorchViT, dims: Dims, precision: Precision, architecture: str
+    folder: Path,
+    scratch: Path,
+    vit: TorchViT,
+    dims: Dims,
+    precision: Precision,
+    learn_from: int,
+    architecture: str,
 ) -> Path:
     """Gives the gradient graph as it is before quantization; for int8 that is in `scratch`."""
     metadata = {
@@ -170,7 +183,7 @@ def _write_graphs(
             build_forward(forward, vit.vit, dims, int8=int8)
             forward.save(plain / FORWARD, metadata)
             adapt = GraphBuilder("adapt", used)  # gradients are never fp16
-            build_adapt(adapt, vit.vit, dims, int8=int8)
+            build_adapt(adapt, vit.vit, dims, int8=int8, learn_from=learn_from)
             adapt.save(plain / ADAPT, metadata)
         for name in (FORWARD, ADAPT) if int8 else ():
             quantize_dynamic(plain / name, folder / name, weights, metadata)

@@ -104,7 +104,8 @@ class Flops:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`manifest.json`; `flops` is None in bundles of before they were counted."""
+    """`manifest.json`; `flops` is None in bundles of before they were counted, `learn_from` the first block whose
+    LayerNorm affines have a gradient."""
 
     architecture: str
     precision: Precision
@@ -117,6 +118,7 @@ class Manifest:
     adaptation: AdaptConfig
     parity: tuple[ParityEntry, ...] = ()
     flops: Flops | None = None
+    learn_from: int = 0
     tools: dict[str, str] = field(default_factory=dict)
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
@@ -135,6 +137,8 @@ class Manifest:
                 raise ConfigError(f"dims.{name}: {getattr(self.dims, name)} is beyond {MAX_DIM:,}")
         if not 1 <= self.tokens <= MAX_DIM:
             raise ConfigError(f"tokens: want 1 to {MAX_DIM:,}, got {self.tokens}")
+        if not 0 <= self.learn_from <= self.dims.depth:
+            raise ConfigError(f"learn_from: want a block from 0 to {self.dims.depth}, got {self.learn_from}")
         needed = [EMBED, FORWARD, ADAPT, WEIGHTS, SELECTOR, BACKBONE_LN, *(m.file for m in self.modules)]
         absent = [n for n in needed if n not in self.files]
         if absent:

@@ -40,6 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="fp32",
         help="fp32 anywhere (default); fp16 for CUDA; int8 for CPU: quantizes the frozen matrices",
     )
+    parser.add_argument(
+        "--learn-from",
+        type=int,
+        default=0,
+        metavar="BLOCK",
+        help="first block whose LayerNorm affines learn: steps cost less (default: 0, all of them)",
+    )
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there already")
     parser.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
     add_json(parser, "print the report as JSON on stdout")
@@ -56,6 +63,7 @@ def run(options: argparse.Namespace) -> int:
                 store,
                 options.out,
                 precision=options.precision,
+                learn_from=options.learn_from,
                 force=options.force,
                 on_stage=on_stage,
             )
