@@ -8,6 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
+from pluto_edge._cpu import Cpu, this_cpu
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.bench import fresh, machine
 from pluto_edge.bench.workload import images, open_runtime
@@ -18,6 +19,7 @@ from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
 from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.engine.objective import MEAN_ENTROPY
+from pluto_edge.runtime.engine.plan import MachinePlan, find_plan
 from pluto_edge.runtime.engine.session import Engine, Graph, Tensor
 from pluto_edge.version import WRITER
 
@@ -116,7 +118,8 @@ class Cell:
 class Report:
     """All that was measured, and what it was measured on.
 
-    `busy` says why times are not to be trusted; `flops` is None where the bundle does not say.
+    `busy` says why times are not to be trusted; `flops` is None where the bundle does not say; `plan` is what was
+    measured, `followed` how `pluto tune` found the graphs to run fastest here.
     """
 
     bundle: str
@@ -129,6 +132,8 @@ class Report:
     provider: str
     operators: dict[str, dict[str, int]]
     threads: int
+    cpu: Cpu
+    followed: MachinePlan
     plan: Plan
     busy: tuple[str, ...]
     load: float | None
@@ -172,6 +177,7 @@ def bench(
     if plan.modules[-1] > len(manifest.modules):
         raise ConfigError(f"modules: the bundle has {len(manifest.modules)}, {plan.modules[-1]} were asked for")
     engine = Engine.of(manifest.precision, providers, threads)
+    engine.follow(find_plan(bundle.hash, engine.provider))  # as a runtime does
     on_stage("peak of matrix products")
     peak = machine.measure_peak(engine)
     busy = machine.busy(engine, load, peak)
@@ -200,6 +206,8 @@ def bench(
         provider=engine.provider,
         operators=workbench.operators,
         threads=engine.threads,
+        cpu=this_cpu(),
+        followed=engine.plan,
         plan=plan,
         busy=busy,
         load=load,

@@ -10,8 +10,9 @@ from typing import Literal
 
 import numpy as np
 
+from pluto_edge._cpu import usable_cores
 from pluto_edge.runtime.engine.providers import CPU
-from pluto_edge.runtime.engine.session import Engine, usable_cores
+from pluto_edge.runtime.engine.session import Engine
 
 SIZES = (512, 768, 1536)  # of square matrices: which one is fastest differs between processors
 RUNS, SECONDS = 3, 0.3  # at least this often, and this long, for each size

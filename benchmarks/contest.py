@@ -9,12 +9,17 @@ import numpy as np
 from tqdm import tqdm
 
 from pluto_edge import _text
+from pluto_edge._cpu import Cpu
 from pluto_edge._look import LIGHT
 from pluto_edge.bench.bench_plot import check, drawn, dress
 from pluto_edge.bench.machine import Peak
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 did not name the CPU
 STEP = "step: "  # rows of steps start with this; the picture has them
+EVERY, HALF = f"{STEP}every image reliable", f"{STEP}half reliable"
+FORWARD, START = "forward, one module", "from nothing to the first prediction"
+TORCH, RELIABLE, PLAIN = "torch", "torch, reliable only", "plain session"
+FP32, INT8 = "pluto-edge fp32", "pluto-edge int8"
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ class ContestReport:
     agreements: tuple[Agreement, ...]
     rows: tuple[ContestRow, ...]
     machine: str
+    cpu: Cpu
+    plans: dict[str, str]
     versions: dict[str, str]
     started: str
     schema_version: int = field(default=SCHEMA_VERSION)
@@ -124,14 +131,54 @@ def as_text(report: ContestReport) -> str:
         ("store", f"{report.store}: {report.architecture}, modules: {report.modules}, all blended"),
         ("tokens", f"{report.tokens} an image, and a module's prompt"),
         ("machine", f"{report.machine}, threads: {report.threads}"),
+        ("cpu", report.cpu),
+        *((f"plan, {who}", plan) for who, plan in report.plans.items()),
         ("versions", ", ".join(f"{name} {version}" for name, version in report.versions.items())),
         ("peak", f"fp32 {report.peak.fp32:,.0f} GFLOP/s: the best matrix product in ONNX Runtime"),
         *((a.who, _agreement(a)) for a in report.agreements),
     ]
-    sections = [_text.pairs(about), _table(report.rows)]
+    sections = [_text.pairs(about), _table(report.rows), markdown(report)]
     if report.busy:
         sections.append(f"warning: the machine is busy, ratios may be off: {'; '.join(report.busy)}")
     return "\n\n".join(sections)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio that is aimed at: one side's figures over another's, round by round."""
+
+    name: str
+    what: str
+    above: str
+    below: str
+    wanted: str
+    as_share: bool = False  # 1/x: how many times as long the other takes
+
+    def of(self, rows: tuple[ContestRow, ...]) -> str:
+        """The median of the rounds; a dash where a side was not measured."""
+        sides = {row.who: row.values for row in rows if row.what == self.what}
+        if not (sides.get(self.above) and sides.get(self.below)):
+            return "-"
+        found = float(np.median(np.array(sides[self.above]) / np.array(sides[self.below])))
+        return f"1/{1 / found:.1f}" if self.as_share else f"{found:.2f}"
+
+
+RATIOS = (
+    Ratio("forward against torch (time)", FORWARD, FP32, TORCH, "at most 0.85"),
+    Ratio("forward against a plain session (time)", FORWARD, FP32, PLAIN, "at most 0.95"),
+    Ratio("step fp32 against eager torch (times as fast)", EVERY, TORCH, FP32, "at least 2"),
+    Ratio("step int8 against eager torch (times as fast)", EVERY, TORCH, INT8, "at least 3.5"),
+    Ratio("half reliable, against torch on the reliable half", HALF, RELIABLE, FP32, "at least 1.5"),
+    Ratio("cold start against torch (time)", START, FP32, TORCH, "1/10", as_share=True),
+)
+
+
+def markdown(report: ContestReport) -> str:
+    """The ratios that are aimed at, as a table for docs/performance.md, with the CPU that they are from."""
+    busy = " The machine was busy." if report.busy else ""
+    about = f"{report.cpu}; threads: {report.threads}; batch {report.batch}; rounds: {report.repeats}.{busy}"
+    lines = [f"| {r.name} | {r.of(report.rows)} | {r.wanted} |" for r in RATIOS]
+    return "\n".join([about, "", "| ratio within one run | here | wanted |", "|---|---|---|", *lines])
 
 
 def _agreement(found: Agreement) -> str:

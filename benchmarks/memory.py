@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pluto_edge import AdaptConfig, Runtime
+from pluto_edge._cpu import this_cpu
 from pluto_edge._text import table
 from pluto_edge.bench.fresh import run_child
 
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--batch", type=int, default=4)
     options = parser.parse_args()
+    print(this_cpu(), "\n")
     rows = []
     for batch in options.batches:
         peak, seconds, reliable = run_child(CHILD, options.bundle, batch)[1]

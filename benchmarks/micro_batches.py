@@ -9,6 +9,7 @@ the bundle (FORWARD_VALUES and ADAPT_VALUES in runtime/engine/graphs.py).
 import argparse
 from pathlib import Path
 
+from pluto_edge._cpu import this_cpu
 from pluto_edge._text import table
 from pluto_edge.bench.fresh import run_child
 from pluto_edge.manifest import Bundle
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("bundles", type=Path, nargs="+")
     parser.add_argument("--batch", type=int, default=64)
     options = parser.parse_args()
+    print(this_cpu(), "\n")
     for path in options.bundles:
         manifest = Bundle(path, False).manifest
         chosen = tuple(micro_batch(manifest, v) for v in (FORWARD_VALUES, ADAPT_VALUES))

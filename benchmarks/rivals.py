@@ -2,14 +2,19 @@
 
     python benchmarks/rivals.py store/ bundle/ bundle-int8/
     python benchmarks/rivals.py --random runs/vits --json rivals.json --plot rivals.png
+    python benchmarks/rivals.py --random runs/vits --quick          # the table of ratios, in about 7 minutes
 
 Steps against eager and compiled torch, a module's forward pass against torch and a plain ONNX session, memory, the
 time to the first prediction, and what a second stream and the gradient graph add. `--random` makes a store of
 random weights (ViT-S/16 at 224, 4 modules) and its bundles first, where they are not there. What each row is:
 docs/performance.md. Sides take turns; nothing is timed before both say the same of a few images.
+
+Bundles are tuned first (`pluto tune`; `--no-tune` leaves that out). With `--keep DIR`, which `--random` sets, plans
+and every group of rows are kept there as soon as they are measured: the same command goes on where it ended.
 """
 
 import argparse
+import compileall
 import platform
 import sys
 import tempfile
@@ -28,14 +33,32 @@ import numpy as np
 import streams
 import torch
 from children import Steps, third_graph, torch_memory, torch_start
-from contest import STEP, Agreement, ContestReport, ContestRow, as_text, compare, in_turns, png
+from contest import (
+    EVERY,
+    HALF,
+    PLAIN,
+    RELIABLE,
+    START,
+    TORCH,
+    Agreement,
+    ContestReport,
+    ContestRow,
+    as_text,
+    compare,
+    in_turns,
+    png,
+)
+from contest import FORWARD as ONE_MODULE
+from kept import Kept, keeper
 from torch_rival import check_plain, compiled, export_plain, plain_vit, time_limit
 
+import pluto_edge
 from pluto_edge import Runtime
+from pluto_edge._cpu import this_cpu, usable_cores
 from pluto_edge._files import whole_folder, write_bytes, write_text
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge._schema import to_text
-from pluto_edge.bench import fresh, machine
+from pluto_edge.bench import fresh, machine, tune
 from pluto_edge.bench.bench_plot import check_files
 from pluto_edge.bench.workload import images, steady
 from pluto_edge.config import AdaptConfig
@@ -45,7 +68,8 @@ from pluto_edge.export.random_store import make_random_store
 from pluto_edge.manifest import FORWARD, WEIGHTS, Bundle
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.engine.graphs import FORWARD_VALUES, micro_batch
-from pluto_edge.runtime.engine.session import Engine, Graph, usable_cores
+from pluto_edge.runtime.engine.plan import DEFAULT, MachinePlan, PlanKey, find_plan, plan_file
+from pluto_edge.runtime.engine.session import Engine, Graph
 from pluto_edge.store import Store
 from pluto_edge.tolerances import TRAJECTORY_LOGITS, relative_error
 from tests.reference.torch_pluto import ReliableOnly, TorchPluto
@@ -55,7 +79,9 @@ WARM_UP = 1  # the first step does not know which module to differentiate
 SMALL = 8  # the other batch whose memory is measured
 STREAM_BATCH = 16  # of the two streams: the least that a step does not wait for more frames
 SETTLE = 0.05  # seconds until the threads of the other side have stopped to spin
-TORCH, RELIABLE, COMPILED = "torch", "torch, reliable only", "torch.compile"
+COMPILED = "torch.compile"
+GROUPS = ("steps", "half", "forward", "memory", "start", "added")
+QUICK: dict[str, Any] = {"batch": 32, "repeats": 2, "compile": 0.0, "groups": "steps,half,forward,start"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,6 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         help="how long torch.compile may take for one graph; 0 leaves it out (default: 900)",
     )
+    parser.add_argument(
+        "--groups", default=",".join(GROUPS), help=f"what is measured (default: {','.join(GROUPS)})"
+    )
+    parser.add_argument("--quick", action="store_true", help=f"the table of ratios alone: {QUICK}")
+    parser.add_argument("--no-tune", dest="tune", action="store_false", help="run bundles as without a plan")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep plans and rows there, and go on from them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON, too")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the times of steps, too")
     options = parser.parse_args(arguments)
@@ -85,15 +117,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: Namespace) -> None:
+    if options.quick:
+        vars(options).update(QUICK)
     check_files(json=options.json, plot=options.plot)
+    wrong = [name for name in options.groups.split(",") if name not in GROUPS]
+    if wrong:
+        raise ConfigError(f"--groups: want some of {', '.join(GROUPS)}, got {wrong[0]!r}")
     for name, least in (("batch", 2), ("repeats", 1), ("threads", 1)):
         if getattr(options, name) < least:
             raise ConfigError(f"--{name}: want at least {least}, got {getattr(options, name)}")
     if (options.random is None) == (not options.bundles):
         raise ConfigError("want a store and its bundles, or --random and a folder")
     store, bundles = random_store(options.random) if options.random else (options.store, options.bundles)
-    rivals = Contestants(Store(store), [Bundle(path) for path in bundles], options)
-    report = rivals.report()
+    if options.random and options.keep is None:
+        options.keep = options.random / "rivals"
+    with keeper(options.keep) as kept:
+        report = Contestants(Store(store), [Bundle(path) for path in bundles], options, kept).report()
     if options.json is not None:
         write_text(options.json, to_text(report))
     if options.plot is not None:
@@ -161,11 +200,12 @@ def milliseconds(call: Callable[[], object]) -> Callable[[], float]:
 class Contestants:
     """A store's bundles on one side, torch on the other; each method is a group of rows."""
 
-    def __init__(self, store: Store, bundles: Sequence[Bundle], options: Namespace) -> None:
+    def __init__(self, store: Store, bundles: Sequence[Bundle], options: Namespace, kept: Kept) -> None:
         for bundle in bundles:
             check_belongs(bundle, store)
         self.store = store
         self.options = options
+        self.kept = kept
         self.bundles = dict(zip(labels(bundles), bundles, strict=True))
         self.batch = options.batch
         self.threads = options.threads
@@ -185,7 +225,21 @@ class Contestants:
         engine = Engine("cpu", self.threads)
         peak = machine.measure_peak(engine)
         agreements = tuple(self.agreement(who, bundle) for who, bundle in self.bundles.items())
-        rows = (*self.steps(), *self.forward(engine), *self.memory(), *self.start(), *self.added())
+        versions = {"onnxruntime": ort.__version__, "torch": torch.__version__, "timm": version("timm")}
+        plans = {who: self.plan(bundle) for who, bundle in self.bundles.items()}
+        hashes = [bundle.hash for bundle in self.bundles.values()]
+        fixed = (self.batch, self.options.repeats, self.threads, self.options.compile)
+        key = [str(this_cpu()), versions, hashes, [str(plan) for plan in plans.values()], *fixed]
+        groups = {
+            "steps": lambda: self._steps(EVERY, self.config, {TORCH: self.torch}),
+            "half": lambda: self._half(),
+            "forward": lambda: self.forward(engine),
+            "memory": self.memory,
+            "start": self.start,
+            "added": self.added,
+        }
+        asked = self.options.groups.split(",")
+        rows = [row for name in GROUPS if name in asked for row in self.kept.rows(name, key, groups[name])]
         after = machine.measure_peak(engine)
         manifest = next(iter(self.bundles.values())).manifest
         return ContestReport(
@@ -204,9 +258,11 @@ class Contestants:
             peak=peak,
             agreements=agreements,
             machine=f"{platform.system()} {platform.machine()}",
-            versions={"onnxruntime": ort.__version__, "torch": torch.__version__, "timm": version("timm")},
+            cpu=this_cpu(),
+            plans={who: str(plan) for who, plan in plans.items()},
+            versions=versions,
             started=started,
-            rows=rows,
+            rows=tuple(rows),
         )
 
     def agreement(self, who: str, bundle: Bundle) -> Agreement:
@@ -224,12 +280,21 @@ class Contestants:
             )
         return Agreement(who, str(bundle.path), bundle.manifest.precision, error, same_top)
 
-    def steps(self) -> list[ContestRow]:
+    def plan(self, bundle: Bundle) -> MachinePlan:
+        """As `pluto tune` measures it, once; every process that opens the bundle follows it."""
+        if self.options.tune:
+            key = PlanKey.of(bundle.hash, Engine.of(bundle.manifest.precision, "cpu").provider)
+            if not plan_file(key).exists():
+                print(f"tuning {bundle.path}", file=sys.stderr, flush=True)
+                tune.tune(bundle, "cpu").write(plan_file(key))
+        return self._followed(bundle)
+
+    def _followed(self, bundle: Bundle) -> MachinePlan:
+        return find_plan(bundle.hash, Engine.of(bundle.manifest.precision, "cpu").provider)
+
+    def _half(self) -> list[ContestRow]:
         half = replace(self.config, filter=True, entropy_margin=self._median_margin())
-        return [
-            *self._steps(f"{STEP}every image reliable", self.config, {TORCH: self.torch}),
-            *self._steps(f"{STEP}half reliable", half, {TORCH: self.torch, RELIABLE: self.reliable}),
-        ]
+        return self._steps(HALF, half, {TORCH: self.torch, RELIABLE: self.reliable})
 
     def _median_margin(self) -> float:
         """The threshold, as a share of ln K, that the top module is below on half of the images."""
@@ -276,14 +341,17 @@ class Contestants:
 
     def forward(self, engine: Engine) -> list[ContestRow]:
         """One module's logits from embedded tokens; sessions in the runtime's micro-batches."""
-        what = "forward, one module"
+        what = ONE_MODULE
         module = self.torch.modules[self.store.names[0]]
         prepared = ImageBatch(self.frames, self.store.config.preprocessing)
         with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
             tokens = self.torch.vit.embed(torch.from_numpy(prepared[: self.batch]))[0]
-            sides: dict[str, Callable[[], object]] = {
-                who: self._bundled(bundle, engine, tokens) for who, bundle in self.bundles.items()
-            }
+            sides: dict[str, Callable[[], object]] = {}
+            for who, bundle in self.bundles.items():
+                plan = self._followed(bundle)
+                sides[who] = self._bundled(bundle, plan, tokens)
+                if plan != DEFAULT:
+                    sides[f"{who}, no plan"] = self._bundled(bundle, DEFAULT, tokens)
             parts = tokens.split(self.piece)
             sides[TORCH] = lambda: self.torch.vit.logits(tokens, module)
             sides[f"torch, {self.piece} at a time"] = lambda: [self.torch.vit.logits(t, module) for t in parts]
@@ -295,11 +363,13 @@ class Contestants:
             rows = compare(what, self.batch, "ms", in_turns(what, timed, self.options.repeats, WARM_UP))
         return rows + self._failed(what)
 
-    def _bundled(self, bundle: Bundle, engine: Engine, tokens: torch.Tensor) -> Callable[[], object]:
+    def _bundled(self, bundle: Bundle, plan: MachinePlan, tokens: torch.Tensor) -> Callable[[], object]:
+        engine = Engine.of(bundle.manifest.precision, "cpu", self.threads)
+        engine.follow(plan)
         graph = engine.open(bundle.file(FORWARD))
         tensors = bundle.load_module(self.store.names[0]).tensors
         module = {n: engine.tensor(v) for n, v in tensors.items() if n in graph.inputs}
-        return self._pieces(graph, engine, tokens, module)
+        return self._pieces(graph, engine, tokens, module, plan.images or self.piece)
 
     def _plain(self, engine: Engine, tokens: torch.Tensor, file: Path) -> dict[str, Callable[[], object]]:
         """torch's own export, with the runtime's session options and with ONNX Runtime's."""
@@ -308,15 +378,15 @@ class Contestants:
         defaults = ort.SessionOptions()
         defaults.intra_op_num_threads = self.threads
         session = ort.InferenceSession(file, defaults, providers=engine.providers[FORWARD])
-        graphs = {"plain session": engine.open(file), "plain session, prepacked": Graph(session, engine.device)}
+        graphs = {PLAIN: engine.open(file), f"{PLAIN}, prepacked": Graph(session, engine.device)}
         for graph in graphs.values():
             check_plain(vit, graph, prompted[:CHECKED], engine.tensor(prompted[:CHECKED].numpy()))
-        return {who: self._pieces(graph, engine, prompted, {}) for who, graph in graphs.items()}
+        return {who: self._pieces(graph, engine, prompted, {}, self.piece) for who, graph in graphs.items()}
 
     def _pieces(
-        self, graph: Graph, engine: Engine, tokens: torch.Tensor, inputs: dict[str, Any]
+        self, graph: Graph, engine: Engine, tokens: torch.Tensor, inputs: dict[str, Any], piece: int
     ) -> Callable[[], object]:
-        pieces = [{"tokens": engine.tensor(part.numpy()), **inputs} for part in tokens.split(self.piece)]
+        pieces = [{"tokens": engine.tensor(part.numpy()), **inputs} for part in tokens.split(piece)]
         return lambda: [graph(piece) for piece in pieces]
 
     def memory(self) -> list[ContestRow]:
@@ -334,11 +404,15 @@ class Contestants:
         return lambda: (fresh.peak_memory(bundle.path, "cpu", self.threads, batch).step or 0) / 1e6
 
     def start(self) -> list[ContestRow]:
-        """New processes, in turns; files were read before."""
-        what = "from nothing to the first prediction"
+        """New processes, in turns, after one that does not count. Files were read, and ours are compiled, as they
+        are where the package is installed."""
+        what = START
+        for package in (here := Path(pluto_edge.__file__).parent, *(p.resolve() for p in here.iterdir())):
+            if package.is_dir():
+                compileall.compile_dir(package, quiet=2)
         sides: dict[str, Callable[[], float]] = {who: self._start(b) for who, b in self.bundles.items()}
         sides[TORCH] = lambda: torch_start(self.store.path, self.threads).total
-        return compare(what, 1, "ms", in_turns(what, sides, self.options.repeats))
+        return compare(what, 1, "ms", in_turns(what, sides, self.options.repeats, WARM_UP))
 
     def _start(self, bundle: Bundle) -> Callable[[], float]:
         return lambda: fresh.cold_start(bundle.path, "cpu", self.threads).total

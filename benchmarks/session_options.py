@@ -10,24 +10,21 @@ import argparse
 from itertools import product
 from pathlib import Path
 
+from pluto_edge._cpu import this_cpu
 from pluto_edge._text import table
 from pluto_edge.bench.fresh import run_child
 
 CHILD = """
 import json, sys, time
 from pluto_edge.manifest import Bundle
-from pluto_edge.runtime.engine import session
+from pluto_edge.runtime import runtime as module
+from pluto_edge.runtime.engine.plan import MachinePlan
 from pluto_edge.bench.fresh import peak_resident
 from pluto_edge.bench.workload import images, open_runtime
 path, prepack, spin = json.loads(sys.argv[1])
 bundle = Bundle(path, False)
-original = session.Engine._options
-def options(self):
-    o = original(self)
-    o.add_session_config_entry("session.disable_prepacking", "0" if prepack == "1" else "1")
-    o.add_session_config_entry("session.intra_op.allow_spinning", spin)
-    return o
-session.Engine._options = options
+prepacked = ("embed.onnx", "forward.onnx", "adapt.onnx") if prepack == "1" else ()
+module.find_plan = lambda *key: MachinePlan(spinning=spin == "1", prepacked=prepacked)
 frames = images(bundle, 16)
 with open_runtime(bundle, "cpu", None) as runtime:
     seconds = []
@@ -44,6 +41,7 @@ def main() -> None:
     parser.add_argument("bundles", type=Path, nargs="+")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
+    print(this_cpu(), "\n")
     for bundle in options.bundles:
         best: dict[tuple[str, str], tuple[float, float]] = {}
         for _, prepack, spin in product(range(options.rounds), "01", "01"):

@@ -29,6 +29,7 @@ import numpy as np
 from memory import resident
 
 from pluto_edge import Runtime
+from pluto_edge._cpu import this_cpu
 from pluto_edge._files import write_bytes
 from pluto_edge._text import table
 from pluto_edge.errors import PlutoError
@@ -90,7 +91,7 @@ def main() -> None:
     raise_lives(options)
     lines = list(read(options.out))
     write_bytes(options.out / "soak.png", picture(lines))
-    print(f"{summary(lines)}\n\n{options.out / 'soak.png'}")
+    print(f"{this_cpu()}\n\n{summary(lines)}\n\n{options.out / 'soak.png'}")
     if any(line.problems for line in lines):
         sys.exit(1)
 

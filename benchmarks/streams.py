@@ -18,6 +18,7 @@ import numpy as np
 from memory import resident
 
 from pluto_edge import AdaptConfig, Runtime
+from pluto_edge._cpu import this_cpu
 from pluto_edge._text import table
 
 CONFIG = AdaptConfig(entropy_margin=1.0, guard=False)
@@ -37,6 +38,7 @@ def main() -> None:
         print(json.dumps(cameras(options) if options.child == "memory" else latency(options)))
         return
     rows = [(n, f"{total:.1f}", f"{more:.2f}") for n, total, more in child(options, "memory")]
+    print(this_cpu(), "\n")
     print(table(("cameras", "resident MB", "MB for the last one"), rows, right=range(3)), "\n")
     options.fps = options.fps or 0.4 / (child(options, "probe")[0] / 1e3)
     rows = [(mode, *(f"{v:.4g}" for v in child(options, mode))) for mode in MODES]

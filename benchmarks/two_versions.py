@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from statistics import median
 
+from pluto_edge._cpu import this_cpu
+
 CHILD = """
 import json, sys, time
 from statistics import median
@@ -53,6 +55,7 @@ def main() -> None:
     options = parser.parse_args()
     folders = (options.before, options.now)
     rounds = [[measure(folder) for folder in folders] for _ in range(options.rounds)]
+    print(f"{this_cpu()}; processor time of one thread\n")
     print("| | before, ms | now, ms | ratio |\n|---|---:|---:|---:|")
     for name in rounds[0][0]:
         old, new = (median(one[side][name] for one in rounds) for side in (0, 1))

@@ -77,6 +77,7 @@ def run_export(
     precision: Precision = "fp32",
     profile: Profile = "default",
     batch: int | None = None,
+    learn_from: int = 0,
     force: bool = False,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> ExportReport:
@@ -92,6 +93,7 @@ def run_export(
         profile: `default` for CPUs and CUDA; `portable` for providers of other vendors (docs/bundle.md).
         batch: a portable bundle's `embed` and `forward` take exactly so many images, as CoreML, QNN and graph
             capture of WebGPU want it; None leaves it open.
+        learn_from: the first block whose LayerNorm affines learn. Gradients end there: steps cost less. 0 is all.
         force: replace a bundle that is there.
         on_stage: called with each of `STAGES` when it starts.
     """
@@ -101,6 +103,9 @@ def run_export(
     _check_target(out, force)
     if not source.names:
         raise StoreError(f"{source.path}: the store holds no module")
+    depth = source.config.dims.depth
+    if not 0 <= learn_from <= depth:
+        raise ConfigError(f"learn_from: want a block from 0 to {depth}, got {learn_from}")
     clock = _Clock(on_stage)
     with whole_folder(out) as folder, tempfile.TemporaryDirectory() as scratch:
         clock.start("backbone")
@@ -114,7 +119,7 @@ def run_export(
             "pluto_edge.kind": dims.kind,
             "pluto_edge.profile": profile,
         }
-        form = Form(precision, profile == "portable", batch)
+        form = Form(precision, profile == "portable", batch, learn_from)
         plain = _write_graphs(folder, Path(scratch), vit, dims, form, metadata)
         clock.start("kernels")
         cuda = _check_kernels(folder, precision)
@@ -122,7 +127,7 @@ def run_export(
         clock.start("modules")
         checked = _write_modules(folder, source, vit)
         clock.start("parity")
-        parity = tuple(compare(folder, plain, vit, checked, size, precision, batch))
+        parity = tuple(compare(folder, plain, vit, checked, size, precision, batch, learn_from))
         _check_parity(parity)
         clock.start("hashes")
         manifest = Manifest(
@@ -136,9 +141,10 @@ def run_export(
             files=_hash_files(folder),
             adaptation=source.config.adaptation,
             parity=parity,
-            flops=count_flops(vit.vit, dims),
+            flops=count_flops(vit.vit, dims, learn_from),
             profile=profile,
             batch=batch,
+            learn_from=learn_from,
             tools=_tools(),
         )
         write_text(folder / MANIFEST, to_text(manifest))
@@ -188,6 +194,7 @@ class Form(NamedTuple):
     precision: Precision
     portable: bool
     batch: int | None
+    learn_from: int
 
 
 def _write_graphs(
@@ -197,7 +204,7 @@ def _write_graphs(
 
     The gradient's batch stays open: images that only fill up a batch would be part of its sum.
     """
-    precision, plain_operators, batch = form
+    precision, plain_operators, batch, learn_from = form
     int8 = precision == "int8"
     dtype = ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.FLOAT
     plain = scratch if int8 else folder
@@ -211,7 +218,7 @@ def _write_graphs(
             build_forward(forward, vit.vit, dims, int8=int8)
             forward.save(plain / FORWARD, metadata)
             adapt = GraphBuilder("adapt", used, portable=plain_operators)  # gradients are never fp16
-            build_adapt(adapt, vit.vit, dims, int8=int8)
+            build_adapt(adapt, vit.vit, dims, int8=int8, learn_from=learn_from)
             adapt.save(plain / ADAPT, metadata)
         for name in (FORWARD, ADAPT) if int8 else ():
             quantize_dynamic(plain / name, folder / name, weights, metadata)

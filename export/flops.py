@@ -13,8 +13,8 @@ from pluto_edge.modules import Dims
 from pluto_edge.vit.backbone import read_layout
 
 
-def count_flops(vit: Any, dims: Dims) -> Flops:
-    """Of one image, in graphs of this ViT for modules of these dims.
+def count_flops(vit: Any, dims: Dims, learn_from: int = 0) -> Flops:
+    """Of one image, in graphs of this ViT for modules of these dims, whose gradient ends at block `learn_from`.
 
     The last block computes only the tokens that the head looks at, but keys and values of all of them. `adapt` goes
     forward, and back through every product for its input alone, since weights take no gradient: a layer costs once
@@ -23,18 +23,21 @@ def count_flops(vit: Any, dims: Dims) -> Flops:
     layout = read_layout(vit)
     tokens = layout.tokens + (dims.size if dims.kind == "vpt" else 0)
     rows = [*[tokens] * (layout.depth - 1), layout.pooled]
-    attention = 0
-    layers = 2 * dims.width * dims.classes
-    for block, computed in zip(vit.blocks, rows, strict=True):
-        attention += 4 * block.attn.num_heads * block.attn.head_dim * tokens * computed
-        layers += _layers(block, tokens, computed)
-    if dims.kind == "adapter":
-        layers += sum(4 * dims.width * dims.size * computed for computed in rows)
+    head = 2 * dims.width * dims.classes
+    forward = head
+    backward = head
+    for index, (block, computed) in enumerate(zip(vit.blocks, rows, strict=True)):
+        attention = 4 * block.attn.num_heads * block.attn.head_dim * tokens * computed
+        layers = _layers(block, tokens, computed)
+        if dims.kind == "adapter":
+            layers += 4 * dims.width * dims.size * computed
+        forward += layers + attention
+        backward += layers + 2 * attention if index >= learn_from else 0
     kernel = vit.patch_embed.proj.weight
     return Flops(
         embed=2 * layout.patches * prod(kernel.shape),
-        forward=layers + attention,
-        adapt=2 * layers + 3 * attention,
+        forward=forward,
+        adapt=forward + backward,
     )
 
 

@@ -69,15 +69,19 @@ class Layers:
     """Emits layers into `g`; with `differentiate` it also keeps the record for `backward`.
 
     With `int8` the frozen matrices are factors of MatMuls, turned round in a copy of their own for the gradient,
-    as ONNX Runtime's quantizer wants them.
+    as ONNX Runtime's quantizer wants them. The first `frozen_rows` LayerNorms take no gradient, so nothing flows
+    back beyond the next one.
 
     Values are [tokens, batch, width]; every output has its `shape`, so that a gradient can be cut and folded.
     """
 
-    def __init__(self, g: GraphBuilder, batch: Value, differentiate: bool, int8: bool) -> None:
+    def __init__(
+        self, g: GraphBuilder, batch: Value, differentiate: bool, int8: bool, frozen_rows: int = 0
+    ) -> None:
         self.g = g
         self.batch = batch
         self._int8 = int8
+        self._frozen_rows = frozen_rows
         self._even: dict[Value, tuple[Value, Value]] = {}  # brought to -1 ... 1, and what by
         self._record: list[tuple[Value, dict[Value, Backward]]] | None = [] if differentiate else None
         self._active: set[Value] = set()
@@ -104,12 +108,16 @@ class Layers:
         outputs, inputs = weight.shape
         turned = array(weight * scale[..., None])
         matrix = g.weight(f"{name}.weight", turned.T)
-        offset = None if bias is None else g.weight(f"{name}.bias", array(bias * scale))
+        quantized = self._int8 and not exact
+        # in int8 of three sides: ONNX Runtime makes one operator of a flat bias and the Gelu behind it, and that
+        # takes longer than the two
+        sides = (1, 1, -1) if quantized else (-1,)
+        offset = None if bias is None else g.weight(f"{name}.bias", array(bias * scale).reshape(sides))
 
         def back() -> Value:  # asked for by the backward pass only: `forward` has no such copy
             return g.weight(f"{name}.turned", turned)
 
-        if exact or not self._int8:
+        if not quantized:
             # OpenVINO's CPU plugin takes a square constant for the same turned round: wrong numbers, and no word
             own = back if self._int8 or (g.portable and inputs == outputs) else None
             return self.project(x, matrix, offset, inputs=inputs, outputs=outputs, turned=own)
@@ -194,9 +202,10 @@ class Layers:
         """LayerNorm with affines that take a gradient; `index` is their row in the stack."""
         g = self.g
         options = {"axis": -1, "epsilon": epsilon}
-        if self._record is None and not g.portable:
+        frozen = self._record is None or index < self._frozen_rows
+        if frozen and not g.portable:
             return like(g.op("LayerNormalization", x, scale, bias, **options), x)
-        if self._record is None:
+        if frozen:
             return like(g.op("Add", g.op("Mul", plain_norm(g, x, epsilon), scale), bias), x)
         if g.portable:
             normalised, inverse = statistics(g, x, epsilon)
@@ -330,7 +339,7 @@ class Layers:
     # the backward pass
 
     def backward(self, seeds: Mapping[Value, Value], depth: int) -> tuple[Value, Value]:
-        """Gradients of all `depth` LayerNorm scales and biases, stacked.
+        """Gradients of all `depth` LayerNorm scales and biases, stacked; zeros for those that take none.
 
         `seeds` are values with the gradient that the loss gives each of them itself; what comes to a value through
         later ones is added on the way.
@@ -363,7 +372,15 @@ class Layers:
         return self.g.op("ReduceSum", d, self.g.ints(0, 1), keepdims=1)
 
     def _stack(self, rows: list[Value | None]) -> Value:
-        return self.g.op("Squeeze", self.g.op("Concat", *rows, axis=0), self.g.ints(1))
+        """Rows without a gradient are the first ones."""
+        g = self.g
+        learned = [row for row in rows if row is not None]
+        frozen = len(rows) - len(learned)
+        if frozen:
+            width = g.op("Shape", learned[0], start=2, end=3)
+            shape = g.op("Concat", g.ints(frozen, 1), width, axis=0)
+            learned = [g.op("Expand", g.scalar(0.0), shape), *learned]
+        return g.op("Squeeze", g.op("Concat", *learned, axis=0), g.ints(1))
 
     def _done(
         self,

@@ -35,13 +35,15 @@ def compare(
     size: tuple[int, int],
     precision: Precision,
     fixed: int | None = None,
+    learn_from: int = 0,
 ) -> Iterator[ParityEntry]:
     """The graphs in `folder` against torch, output by output, at every batch of `BATCHES`. `fixed` is how many
     images `embed` and `forward` take: fewer are filled up, more go in one after another.
 
     Each batch takes another of `modules`, with its LayerNorm affines disturbed: a graph that had baked them
     in, or mixed them up, would agree with torch only where they are the backbone's. `plain` is the gradient graph
-    before it was quantized: its gradients are compared, since those of an int8 graph may be of other samples.
+    before it was quantized: its gradients are compared, since those of an int8 graph may be of other samples. Those
+    of blocks before `learn_from` must be zero.
     """
     embed_tolerance, *own = _TOLERANCES[precision]
     exactly = [tolerances.LOGITS_FP32, tolerances.ACTIVATIONS_FP32]
@@ -57,7 +59,7 @@ def compare(
         tokens, x_hat = embedded["tokens"], embedded["x_hat"]
         yield ParityEntry("tokens", batch, relative_error(tokens, want_tokens), embed_tolerance)
         yield ParityEntry("x_hat", batch, relative_error(x_hat, want_x), embed_tolerance)
-        want = TorchReference(vit, want_tokens.clone(), module)
+        want = TorchReference(vit, want_tokens.clone(), module, 2 * learn_from)
         feed = {"tokens": tokens, **_arrays(module)}
         yield from _outputs("{}", batch, _in_pieces(forward, feed, "tokens", fixed), want, own)
         # the gradient is never fp16: compare it on the very tokens that torch has
@@ -81,7 +83,8 @@ class TorchReference:
     The terms of an objective are the graph's inputs of these names.
     """
 
-    def __init__(self, vit: TorchViT, tokens: Tensor, module: Params) -> None:
+    def __init__(self, vit: TorchViT, tokens: Tensor, module: Params, frozen_rows: int = 0) -> None:
+        self._frozen_rows = frozen_rows
         self._affines = [module[n].detach().clone().requires_grad_() for n in (LN_SCALE, LN_BIAS)]
         leaf = {**module, LN_SCALE: self._affines[0], LN_BIAS: self._affines[1]}
         self._activations = vit.activations(tokens, leaf)
@@ -122,12 +125,14 @@ class TorchReference:
         }
 
     def gradients(self, terms: Params) -> Params:
-        """Autograd's gradients of the LayerNorm affines for these terms of the objective."""
+        """Autograd's gradients of the LayerNorm affines for these terms of the objective; zero in frozen rows."""
         a = self._activations
         chosen = self.entropy < terms["threshold"]
         loss = terms["entropy_weight"] * self._entropy[chosen].sum() - (terms["target"] * self._log_p).sum()
         loss = loss + (terms["align_offset"] * a + 0.5 * terms["align_slope"] * a.square()).sum()
         scale, bias = torch.autograd.grad(loss, self._affines, retain_graph=True)
+        for gradient in (scale, bias):
+            gradient[: self._frozen_rows] = 0
         return {"ln_scale_grad": scale, "ln_bias_grad": bias}
 
 

@@ -75,7 +75,7 @@ def build_forward(g: GraphBuilder, vit: Any, dims: Dims, *, int8: bool = False) 
     net.emit_outputs()
 
 
-def build_adapt(g: GraphBuilder, vit: Any, dims: Dims, *, int8: bool = False) -> None:
+def build_adapt(g: GraphBuilder, vit: Any, dims: Dims, *, int8: bool = False, learn_from: int = 0) -> None:
     """The same with an objective: entropy, and gradients of the sum over the samples of
 
         entropy_weight H_i, if it is reliable  +  Σ_l (offset_l · a_il + ½ slope_l · a_il²)  -  Σ_k t_ik log p_ik
@@ -83,9 +83,10 @@ def build_adapt(g: GraphBuilder, vit: Any, dims: Dims, *, int8: bool = False) ->
     with the entropy H = -Σ p log p, the activations a and the target t. A sample is reliable when its entropy is
     below the threshold. All are sums, so that gradients of micro-batches add up.
 
-    dH/dl = -p (log p + H), and the cross-entropy's gradient is (Σ t) p - t.
+    dH/dl = -p (log p + H), and the cross-entropy's gradient is (Σ t) p - t. The affines of blocks before
+    `learn_from` have a gradient of zero, and nothing is computed for them.
     """
-    net = VitGraph(g, vit, dims, differentiate=True, int8=int8)
+    net = VitGraph(g, vit, dims, differentiate=True, int8=int8, learn_from=learn_from)
     rows = [dims.depth + 1, dims.width]
     number = [1] if g.portable else []  # OpenVINO and CoreML take no input without a size
     threshold = g.input("threshold", number, "entropy, in nats, below which a sample is reliable")
@@ -116,14 +117,16 @@ class VitGraph:
     what it sees.
     """
 
-    def __init__(self, g: GraphBuilder, vit: Any, dims: Dims, differentiate: bool, int8: bool) -> None:
+    def __init__(
+        self, g: GraphBuilder, vit: Any, dims: Dims, differentiate: bool, int8: bool, learn_from: int = 0
+    ) -> None:
         self.g = g
         self.vit = vit
         self.dims = dims
         self.layout = read_layout(vit)
         self.tokens = g.input("tokens", ["batch", self.layout.tokens, dims.width], "tokens from embed")
         batch = g.op("Shape", self.tokens, start=0, end=1) if g.batch is None else g.ints(g.batch)
-        self.layers = Layers(g, batch, differentiate, int8)
+        self.layers = Layers(g, batch, differentiate, int8, 2 * learn_from)
         shapes = {**dims.shapes, **dims.ln_shapes}
         self.module = {name: g.input(name, shape, MODULE_DOCS[name]) for name, shape in shapes.items()}
         self.activations = self.transform()

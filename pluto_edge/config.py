@@ -38,6 +38,8 @@ class AdaptConfig:
             with a tenth of the entropy. With `sam="sample"` it is the entropy: one image has no statistics.
         ln_lr, ln_momentum: SGD on the affines; None is 0.001 for the entropy, 0.02 for alignment.
         rho: radius of the sharpness-aware step; 0 is a plain step.
+        sam_every: the second gradient of a sharpness-aware step is computed in one step of so many, and what it
+            found serves in the others (LookSAM, with `sam="batch"`); 1 is the paper's.
         filter: leave out samples whose entropy is not below `entropy_margin` * ln K.
         entropy_margin: E0 as a share of ln K.
         ln_layers: rows of the 2L+1 affines that may change; None is all.
@@ -62,6 +64,7 @@ class AdaptConfig:
     ln_lr: float | None = None
     ln_momentum: float = 0.9
     rho: float = 0.05
+    sam_every: int = 1
     filter: bool = True
     entropy_margin: float = 0.4
     ln_layers: tuple[int, ...] | None = None
@@ -87,6 +90,7 @@ class AdaptConfig:
         _check("ln_momentum", 0 <= self.ln_momentum < 1, self.ln_momentum, "0 up to, but not, 1")
         _check("entropy_margin", 0 < self.entropy_margin <= 1, self.entropy_margin, "more than 0, at most 1")
         _check("min_reliable", self.min_reliable >= 0, self.min_reliable, "0 or more")
+        _check("sam_every", self.sam_every >= 1, self.sam_every, "at least 1")
         rows_right = self.ln_layers is None or (len(self.ln_layers) > 0 and min(self.ln_layers) >= 0)
         _check("ln_layers", rows_right, self.ln_layers, "rows from 0 on, or None for all")
         recovery_right = self.recovery is None or 0 < self.recovery < 1

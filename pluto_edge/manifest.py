@@ -10,8 +10,10 @@ bundle/
   seen.safetensors                which images the modules were made from, if the store knows
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Literal
 
 from pluto_edge._files import Tensors, check_name, found, inside, read_tensors, sha256
@@ -109,7 +111,8 @@ class Flops:
 class Manifest:
     """`manifest.json`; `flops` is None in bundles of before they were counted.
 
-    `batch` is how many images `embed` and `forward` take, always; None where that is open.
+    `batch` is how many images `embed` and `forward` take, always; None where that is open. `learn_from` is the
+    first block whose LayerNorm affines have a gradient.
     """
 
     architecture: str
@@ -125,6 +128,7 @@ class Manifest:
     flops: Flops | None = None
     profile: Profile = "default"
     batch: int | None = None
+    learn_from: int = 0
     tools: dict[str, str] = field(default_factory=dict)
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
@@ -145,6 +149,8 @@ class Manifest:
             raise ConfigError(f"tokens: want 1 to {MAX_DIM:,}, got {self.tokens}")
         if self.batch is not None and not 1 <= self.batch <= MAX_BATCH:
             raise ConfigError(f"batch: want 1 to {MAX_BATCH:,} images, or none where it is open, got {self.batch}")
+        if not 0 <= self.learn_from <= self.dims.depth:
+            raise ConfigError(f"learn_from: want a block from 0 to {self.dims.depth}, got {self.learn_from}")
         needed = [EMBED, FORWARD, ADAPT, WEIGHTS, SELECTOR, BACKBONE_LN, *(m.file for m in self.modules)]
         absent = [n for n in needed if n not in self.files]
         if absent:
@@ -166,10 +172,17 @@ class Manifest:
         return self.tokens + (self.dims.size if self.dims.kind == "vpt" else 0)
 
 
-class Bundle:
-    """A bundle on disk, with every file present and of the size (and hash) that the manifest gives."""
+LARGE = 4 * 1024 * 1024  # bytes of a file whose hash takes longer than starting a thread
 
-    def __init__(self, path: str | Path, verify: bool = True) -> None:
+
+class Bundle:
+    """A bundle on disk, with every file present and of the size (and hash) that the manifest gives.
+
+    With `wait=False` the hashes of large files, which hold weights and nothing that runs, are computed in a thread
+    meanwhile: nothing that was read is to be relied on before `wait()` has returned.
+    """
+
+    def __init__(self, path: str | Path, verify: bool = True, *, wait: bool = True) -> None:
         self.path = found(Path(path))
         file = self.path / MANIFEST
         if not file.is_file():
@@ -182,8 +195,29 @@ class Bundle:
                 f"export the store again: pluto-export --modules STORE --out {self.path} --force"
             )
         self.manifest = decode(Manifest, data, file.name, BundleError)
+        later = []
         for name, entry in self.manifest.files.items():
-            self._check_file(name, entry, verify)
+            large = not wait and entry.size >= LARGE
+            self._check_file(name, entry, verify and not large)
+            later += [name] if large and verify else []
+        self._failed: Exception | None = None
+        self._checks = Thread(target=self._check_hashes, args=(later,), daemon=True) if later else None
+        if self._checks is not None:
+            self._checks.start()
+
+    def wait(self) -> None:
+        """Returns when all hashes were found to be right; raises where one is not."""
+        if self._checks is not None:
+            self._checks.join()
+        if self._failed is not None:
+            raise self._failed
+
+    def _check_hashes(self, names: Sequence[str]) -> None:
+        try:
+            for name in names:
+                self._check_hash(name, self.manifest.files[name])
+        except (BundleError, OSError) as error:
+            self._failed = error
 
     def __repr__(self) -> str:
         m = self.manifest
@@ -243,5 +277,9 @@ class Bundle:
                 f"{self.path}: {name} has {size:,} bytes, the manifest says {entry.size:,}; "
                 "it is truncated or was changed: export or copy the bundle again"
             )
-        if verify and sha256(file) != entry.sha256:
+        if verify:
+            self._check_hash(name, entry)
+
+    def _check_hash(self, name: str, entry: FileEntry) -> None:
+        if sha256(self.file(name)) != entry.sha256:
             raise BundleError(f"{self.path}: {name} was changed since export (its sha256 differs)")

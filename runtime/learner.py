@@ -47,9 +47,10 @@ class Learner:
         self, network: Network, config: AdaptConfig, on_event: Callable[[Event], None] | None = None
     ) -> None:
         dims = network.bundle.manifest.dims
-        rows = dims.ln_shape[0]
-        if config.ln_layers is not None and max(config.ln_layers) >= rows:
-            raise ConfigError(f"ln_layers: want rows below {rows}, got {max(config.ln_layers)}")
+        rows = range(2 * network.bundle.manifest.learn_from, dims.ln_shape[0])
+        for row in config.ln_layers or ():
+            if row not in rows:
+                raise ConfigError(f"ln_layers: this bundle's rows {rows.start} to {rows.stop - 1} learn, got {row}")
         self.network = network
         self.config = config
         self.recent = Recent.nothing(dims.width)

@@ -13,6 +13,7 @@ from pluto_edge.manifest import Bundle, Manifest
 from pluto_edge.preprocess import ImageBatch, Images
 from pluto_edge.runtime.engine.forks import renew_after_fork
 from pluto_edge.runtime.engine.network import Network
+from pluto_edge.runtime.engine.plan import MachinePlan, find_plan
 from pluto_edge.runtime.engine.providers import Providers
 from pluto_edge.runtime.engine.session import Engine
 from pluto_edge.runtime.learner import Learner
@@ -48,6 +49,9 @@ class Runtime:
         on_event: called with every `Event`, one after another, by a thread that causes events. It may call the
             runtime. What it raises is logged and counted (`callback_errors`), and is no part of learning.
         verify: check the sha256 of every file of the bundle.
+        plan: "auto": as `pluto tune` found it to be fastest on this machine, if it was run here; a file that
+            `pluto tune --out` wrote; None: as where nothing was measured. A plan for another machine, version or
+            bundle, or a damaged one, is ignored with a log line. `runtime.plan` says what is followed.
     """
 
     def __init__(
@@ -60,13 +64,17 @@ class Runtime:
         config: AdaptConfig | None = None,
         on_event: Callable[[Event], None] | None = None,
         verify: bool = True,
+        plan: str | Path | None = "auto",
     ) -> None:
-        opened = Bundle(bundle, verify)
+        opened = Bundle(bundle, verify, wait=False)
         config = config or opened.manifest.adaptation
         if top_m is not None:
             config = replace(config, top_m=top_m)
         engine = Engine.of(opened.manifest.precision, providers, threads)
+        if plan is not None:
+            engine.follow(find_plan(opened.hash, engine.provider, None if plan == "auto" else Path(plan)))
         self._network = Network(opened, engine)
+        opened.wait()  # the weights' hash, which was computed while the graphs were opened
         self.learner = Learner(self._network, config, on_event)
         self._streams: list[ref[Stream]] = []
         self._worker = LearningThread()
@@ -97,6 +105,11 @@ class Runtime:
     def provider(self) -> str:
         """The ONNX Runtime provider that the graphs run on."""
         return self._network.engine.provider
+
+    @property
+    def plan(self) -> MachinePlan:
+        """How the graphs run on this machine; by itself, as where nothing was measured."""
+        return self._network.engine.plan
 
     @property
     def modules(self) -> tuple[str, ...]:

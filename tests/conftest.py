@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # one thread: what is computed here is small, and two threads on a busy machine wait for each other; NumPy asks once
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# no plan that somebody has measured on this machine; processes that tests start have it, too
+os.environ["PLUTO_EDGE_CACHE"] = tempfile.mkdtemp(prefix="pluto-edge-tests-")
 
 import numpy as np
 import pytest

@@ -30,6 +30,7 @@ COMMANDS = {
     "eval": "compare adaptation methods on a bundle and labelled folders",
     "corrupt": "write or preview the 15 common corruptions of images",
     "bench": "measure what a bundle costs on this device",
+    "tune": "measure how a bundle runs fastest on this device, and keep it",
     "info": "describe a store or a bundle",
     "upgrade": "carry a store, a bundle or a saved state over from an older version",
     "doctor": "check what this machine has and what is slow or broken about it",

@@ -119,6 +119,8 @@ def _about(report: Report) -> list[tuple[str, object]]:
         ("modules", f"{dims.kind} of size {dims.size}, {dims.classes} classes"),
         ("tokens", f"{report.tokens} of width {dims.width}, {dims.depth} blocks"),
         ("machine", f"{report.machine}, {engine}"),
+        ("cpu", report.cpu),
+        ("plan", report.followed),
         ("operators", _placed(report.operators)),
         ("peak", f"fp32 {peak.fp32:,.0f} GFLOP/s{int8}: the best matrix product in ONNX Runtime"),
         ("an image", _operations(report.flops)),

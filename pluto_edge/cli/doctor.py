@@ -3,12 +3,13 @@
 import argparse
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from pluto_edge import _text
+from pluto_edge._cpu import cpu_flags, this_cpu, usable_cores
 from pluto_edge.cli.parsing import add_json, print_json
+from pluto_edge.errors import ConfigError
+from pluto_edge.runtime.engine.plan import PlanFile, PlanKey, plans_folder
 from pluto_edge.runtime.engine.providers import CPU, CUDA, KNOWN, OPENVINO, installed, loads
-from pluto_edge.runtime.engine.session import usable_cores
 from pluto_edge.version import VERSION
 
 # instruction sets that ONNX Runtime's int8 kernels use, as /proc/cpuinfo spells them
@@ -32,6 +33,7 @@ PACKAGES = (
     "onnx",
     "onnxscript",
 )
+NO_PLAN = "none: `pluto tune BUNDLE` measures in seconds how a bundle runs fastest here"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,10 +61,12 @@ def examine() -> dict[str, object]:
         "pluto-edge": VERSION,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
+        "cpu": str(this_cpu()),
         "packages": packages,
         "providers": providers,
         "threads": usable_cores(),
         "int8": sorted(name for flag, name in INT8_FAST.items() if flag in flags),
+        "plans": known_plans(),
         "problems": problems(packages, providers),
     }
 
@@ -85,29 +89,37 @@ def problems(packages: dict[str, str], providers: dict[str, str]) -> list[str]:
     return found
 
 
-def cpu_flags() -> set[str]:
-    """The processor's features; empty where the system has no /proc/cpuinfo."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return set()
-    lines = [line for line in text.splitlines() if line.lower().startswith(("flags", "features"))]
-    return set(lines[0].partition(":")[2].split()) if lines else set()
+def known_plans() -> dict[str, str]:
+    """What `pluto tune` has measured, by file: the plan, or why it is not used here."""
+    found = {}
+    folder = plans_folder()
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        try:
+            file = PlanFile.read(path)
+        except ConfigError as error:
+            found[str(path)] = f"not used: {error}"
+            continue
+        here = PlanKey.of(file.key.bundle, file.key.provider)
+        other = here.differs(file.key)
+        found[str(path)] = f"not used here: {other}" if other else str(file.plan)
+    return found
 
 
 def as_text(report: dict[str, object]) -> str:
     packages, providers = report["packages"], report["providers"]
     assert isinstance(packages, dict) and isinstance(providers, dict)
-    int8 = report["int8"]
-    assert isinstance(int8, list)
+    int8, plans = report["int8"], report["plans"]
+    assert isinstance(int8, list) and isinstance(plans, dict)
     fast = ", ".join(int8) or "no fast int8 instructions found: int8 bundles may be no faster than fp32"
     lines = _text.pairs(
         [
             ("pluto-edge", report["pluto-edge"]),
             ("python", f"{report['python']}, {report['machine']}"),
+            ("cpu", report["cpu"]),
             *packages.items(),
             ("threads", f"{report['threads']} (cores that this process may use)"),
             ("int8", fast),
+            *((("plan", f"{path}: {plan}") for path, plan in plans.items()) if plans else (("plan", NO_PLAN),)),
         ]
     )
     rows = [(_text.tick(state == "loads"), name, state) for name, state in providers.items()]

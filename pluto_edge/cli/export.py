@@ -54,6 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of a portable bundle: embed and forward take N images, always (default: any number)",
     )
+    parser.add_argument(
+        "--learn-from",
+        type=int,
+        default=0,
+        metavar="BLOCK",
+        help="first block whose LayerNorm affines learn: steps cost less (default: 0, all of them)",
+    )
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there already")
     parser.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
     add_json(parser, "print the report as JSON on stdout")
@@ -72,6 +79,7 @@ def run(options: argparse.Namespace) -> int:
                 precision=options.precision,
                 profile=options.profile,
                 batch=options.batch,
+                learn_from=options.learn_from,
                 force=options.force,
                 on_stage=on_stage,
             )

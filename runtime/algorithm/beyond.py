@@ -27,7 +27,7 @@ from pluto_edge.runtime.algorithm.sharpness import (
     descend,
     learn_affines,
     reliable_below,
-    sharpness_aware,
+    sharp_gradient,
 )
 from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.algorithm.step import Proposal
@@ -260,7 +260,7 @@ def _aligned(
     objective = Objective(threshold, weight, found.offset, found.slope)
     every = np.arange(len(batch))
     first = network.gradient(batch, every, name, current(network, state, name), objective)
-    _, gradient = sharpness_aware(network, state, batch, first, every, config, objective)
+    _, gradient, state = sharp_gradient(network, state, batch, first, every, config, objective)
     rate = ALIGN_RATE if config.ln_lr is None else config.ln_lr
     after = descend(network, state, name, gradient, rate, config)
     if config.prototypes:

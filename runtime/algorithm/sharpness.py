@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pluto_edge.config import AdaptConfig
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
+from pluto_edge.runtime.algorithm.looksam import Sharp
 from pluto_edge.runtime.algorithm.state import Gathered, State
 from pluto_edge.runtime.engine.affines import Affines
 from pluto_edge.runtime.engine.network import Network
@@ -59,7 +60,7 @@ def learn_affines(
     if config.sam is None:
         return Learned(updated)
     first = passed.gradient if guessed else None
-    reliable, loss, gradient = sam_batch(network, updated, batch, passed, first, threshold, config)
+    reliable, loss, gradient, updated = sam_batch(network, updated, batch, passed, first, threshold, config)
     state, gathering = descend_gathered(network, before, updated, gathered, gradient, reliable, config)
     return Learned(state, reliable, loss, gathering)
 
@@ -72,11 +73,12 @@ def sam_batch(
     first: Gradient | None,
     threshold: float,
     config: AdaptConfig,
-) -> tuple[int, float | None, Affines | None]:
+) -> tuple[int, float | None, Affines | None, State]:
     """The sharpness-aware gradient of the top module for the mean entropy of the reliable samples.
 
     `first` is the gradient at λ when it is known already: the module was guessed right, and the pass that gave
-    its logits gave the gradient too. Gives the number of reliable samples, the loss and the gradient.
+    its logits gave the gradient too. Gives the number of reliable samples, the loss, the gradient, and the state
+    with what later steps may use of it.
     """
     name = state.top
     assert name is not None
@@ -86,8 +88,8 @@ def sam_batch(
             first = network.gradient(batch, reliable, name, current(network, state, name))
             first = replace(first, reliable=reliable)
     if first is None or not len(first.reliable):
-        return 0, None, None
-    return len(first.reliable), *sharpness_aware(network, state, batch, first, first.reliable, config)
+        return 0, None, None, state
+    return len(first.reliable), *sharp_gradient(network, state, batch, first, first.reliable, config)
 
 
 def sam_samples(
@@ -105,6 +107,29 @@ def sam_samples(
             state = descend(network, state, name, gradient, entropy_rate(config), config)
             losses.append(loss)
     return state, len(losses), float(np.mean(losses)) if losses else None
+
+
+def sharp_gradient(
+    network: Network,
+    state: State,
+    batch: ImageBatch,
+    first: Gradient,
+    samples: NDArray[np.intp],
+    config: AdaptConfig,
+    objective: Objective = MEAN_ENTROPY,
+) -> tuple[float, Affines, State]:
+    """`sharpness_aware` or, with `sam_every` above 1, in most steps what an earlier one found (`looksam.py`): then
+    the loss is that at λ. The state has what is kept."""
+    name = state.top
+    assert name is not None
+    v = first.d_affines.only(config.ln_layers)
+    known = state.sharp.get(name)
+    if config.sam_every > 1 and known is not None and known.left > 0 and config.rho and v.norm:
+        return first.loss, known.beside(v), replace(state, sharp={**state.sharp, name: known.used()})
+    loss, gradient = sharpness_aware(network, state, batch, first, samples, config, objective)
+    if config.sam_every > 1:
+        state = replace(state, sharp={**state.sharp, name: Sharp.of(v, gradient, config.sam_every)})
+    return loss, gradient, state
 
 
 def sharpness_aware(
@@ -154,7 +179,7 @@ def descend_gathered(
         gathered = gathered.plus(proposed.top, gradient, reliable)
     if reliable > 0 and gathered.reliable < config.min_reliable:
         kept = replace(before, top=proposed.top, gathered=gathered, prototypes=proposed.prototypes)
-        return kept, True
+        return replace(kept, sharp=proposed.sharp), True
     for name, mean in gathered.means().items():
         proposed = descend(network, proposed, name, mean, entropy_rate(config), config)
     return proposed, False

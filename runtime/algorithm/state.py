@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pluto_edge._arrays import Wide
 from pluto_edge.modules import SelectorWeights
+from pluto_edge.runtime.algorithm.looksam import Sharp
 from pluto_edge.runtime.algorithm.prototypes import Prototypes
 from pluto_edge.runtime.engine.affines import Affines
 
@@ -49,6 +50,7 @@ class State:
         moments: Adam's first and second moments of the selector; empty with SGD.
         affines: λ of every module that was ever updated; the others are as exported.
         momentum: of the SGD on λ.
+        sharp: by module what an earlier step found of the loss's sharpness (`looksam.py`); not saved.
         gathered: gradients of steps that had too few reliable samples; not saved.
         prototypes: where the stream's classes are among the features.
         unmoved: the same among the features of the exported affines, from the images that were compared. It is not
@@ -70,6 +72,7 @@ class State:
     moments: Mapping[str, Wide] = field(default_factory=dict)
     affines: Mapping[str, Affines] = field(default_factory=dict)
     momentum: Mapping[str, Affines] = field(default_factory=dict)
+    sharp: Mapping[str, Sharp] = field(default_factory=dict)
     gathered: Gathered = field(default_factory=Gathered)
     prototypes: Prototypes = field(default_factory=Prototypes)
     unmoved: Prototypes = field(default_factory=Prototypes)
@@ -91,6 +94,7 @@ class State:
         """Whether nothing that was learned or gathered is NaN or infinity."""
         tensors: list[NDArray[Any]] = [*self.selector.tensors.values(), *self.moments.values()]
         affines = (*self.affines.values(), *self.momentum.values(), *self.gathered.affines.values())
+        affines = (*affines, *(s.across for s in self.sharp.values()))
         numbers = all(np.isfinite(t).all() for t in tensors) and all(a.finite for a in affines)
         return numbers and self.prototypes.finite
 
@@ -112,6 +116,7 @@ class State:
             self,
             affines=without(self.affines, others),
             momentum=without(self.momentum, others),
+            sharp=without(self.sharp, others),
             gathered=self.gathered if waits <= loaded.keys() - set(others) else Gathered(),
             prototypes=prototypes,
             unmoved=unmoved,
@@ -124,6 +129,7 @@ class State:
             self,
             affines=without(self.affines, [name]),
             momentum=without(self.momentum, [name]),
+            sharp=without(self.sharp, [name]),
             prototypes=self.prototypes.without(name),
             unmoved=self.unmoved.without(name),
             compared=(),
@@ -136,6 +142,7 @@ class State:
             selector=selector,
             moments={},
             momentum={},
+            sharp={},
             gathered=Gathered(),
             prototypes=Prototypes(),
             unmoved=Prototypes(),
@@ -158,6 +165,7 @@ class State:
                 for n, a in self.affines.items()
             },
             momentum={},
+            sharp={},
             gathered=Gathered(),
             prototypes=unmoved,
             unmoved=unmoved,

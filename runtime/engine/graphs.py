@@ -61,9 +61,11 @@ class Graphs:
     def __init__(self, bundle: Bundle, engine: Engine) -> None:
         self.engine = engine
         self.gate = Gate()
+        plan = engine.plan
         fixed = bundle.manifest.batch
-        self.micro_batch = fixed or micro_batch(bundle.manifest, FORWARD_VALUES)
-        self.micro_batch_adapt = min(micro_batch(bundle.manifest, ADAPT_VALUES), fixed or MOST_IMAGES)
+        self.micro_batch = fixed or plan.images or micro_batch(bundle.manifest, FORWARD_VALUES)
+        gradients = plan.images_adapt or micro_batch(bundle.manifest, ADAPT_VALUES)
+        self.micro_batch_adapt = min(gradients, fixed or gradients)
         self._bundle = bundle
         self._contracts = contracts(bundle.manifest)
         self._contracts[ADAPT].check(bundle.file(ADAPT))  # opened later, but refused now

@@ -1,7 +1,6 @@
 """The one place that makes ONNX Runtime sessions: providers chosen and checked, threads set, I/O bound."""
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._cpu import usable_cores
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge._ort import silent
 from pluto_edge.errors import BundleError, ConfigError, ProviderError
 from pluto_edge.manifest import FORWARD, Precision
 from pluto_edge.runtime.engine.contract import Contract, sized
+from pluto_edge.runtime.engine.plan import DEFAULT, MachinePlan
 from pluto_edge.runtime.engine.providers import (
     CPU,
     CUDA,
@@ -49,7 +50,8 @@ class Engine:
         """`cpu_only` says why these graphs run on the CPU alone; empty when they run anywhere."""
         if threads is not None and threads < 1:
             raise ConfigError(f"threads: want at least 1, or None for one per core, got {threads}")
-        self.threads = threads or usable_cores()
+        self.plan = DEFAULT
+        self._asked_threads = threads
         self.providers = for_graphs(providers, cpu_only)
         self.provider = name_of(self.providers[FORWARD][0])
         # tensors stay on the GPU between graphs only where all graphs are there
@@ -63,6 +65,15 @@ class Engine:
         int8 = precision == "int8"
         return cls(providers, threads, cpu_only="an int8 bundle runs on the CPU" if int8 else "")
 
+    @property
+    def threads(self) -> int:
+        """Of ONNX Runtime: what was asked for, else what the plan says, else one per core."""
+        return self._asked_threads or self.plan.threads or usable_cores()
+
+    def follow(self, plan: MachinePlan) -> None:
+        """Open graphs as this plan says, from here on."""
+        self.plan = plan
+
     def open(self, path: Path, contract: Contract | None = None, most: int = 1) -> "Graph":
         """The graph in this file; one that does not keep its `contract` is refused. It is given `most` images at a
         time, at most."""
@@ -71,7 +82,7 @@ class Engine:
         chosen = self.providers.get(path.name, self.providers[FORWARD])
         batched = {} if contract is None else contract.batched
         providers = [with_settings(provider, self.threads, batched, most) for provider in chosen]
-        options = self._options()
+        options = self._options(path.name)
         try:
             with silent():  # what it says is in what it raises
                 session = ort.InferenceSession(path, options, **arguments(providers, options), enable_fallback=0)
@@ -85,16 +96,18 @@ class Engine:
         """An array on the engine's device; on the CPU it is shared, not copied."""
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device, 0)
 
-    def _options(self) -> "ort.SessionOptions":
+    def _options(self, graph: str) -> "ort.SessionOptions":
         options = ort.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
         # Threads wait for the next operator awake, and go to sleep when the graph is done: spinning between runs
         # would take the cores from preprocessing and from the next graph.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.plan.spinning)))
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        # Weights stay mapped from the file, where all graphs share them (docs/performance.md has the price).
-        options.add_session_config_entry("session.disable_prepacking", "1")
+        # Weights stay mapped from the file, where all graphs share them (docs/performance.md has the price), unless
+        # a plan found that a copy in another order is worth its memory here.
+        shared = graph not in self.plan.prepacked
+        options.add_session_config_entry("session.disable_prepacking", str(int(shared)))
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         return options
 
@@ -161,11 +174,6 @@ class Graph:
             got = list(outputs[name].shape())
             if want != got:
                 raise BundleError(f"{self._name}: output {name!r} has the shape {got}, the manifest says {want}")
-
-
-def usable_cores() -> int:
-    """How many this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _hint(chosen: Sequence[Provider]) -> str:

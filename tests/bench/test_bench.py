@@ -28,7 +28,9 @@ from pluto_edge.errors import BundleError, ConfigError, MissingExtraError
 from pluto_edge.export.exporter import run_export
 from pluto_edge.export.random_store import make_random_store
 from pluto_edge.manifest import MANIFEST, Bundle, Flops
+from pluto_edge.modules import Kind
 from pluto_edge.runtime.engine.session import Engine
+from pluto_edge.store import Store
 from tests.bench.conftest import calm
 from tests.conftest import CLASSES, SIZE
 
@@ -75,6 +77,14 @@ def report(make_bundle: Callable[..., Path]) -> Report:
 
 def test_operations_are_those_of_the_graphs(make_bundle: Callable[..., Path], kind: str) -> None:
     assert_counted(make_bundle(kind))
+
+
+@pytest.mark.parametrize("learn_from", [1, 3])
+def test_operations_of_a_gradient_that_ends_early(
+    make_store: Callable[..., Store], kind: Kind, learn_from: int, tmp_path: Path
+) -> None:
+    run_export(make_store(kind).path, tmp_path / "bundle", learn_from=learn_from)
+    assert_counted(tmp_path / "bundle")
 
 
 def test_an_int8_bundle_does_the_work_of_an_fp32_one(make_bundle: Callable[..., Path]) -> None:

@@ -1,6 +1,7 @@
 """benchmarks/rivals.py: both sides do the same, the rows are there, and what cannot be compared is refused."""
 
 import json
+import os
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,21 +13,24 @@ import numpy as np
 import pytest
 import rivals
 import torch
-from contest import compare, in_turns
+from contest import RATIOS, ContestRow, compare, in_turns
+from kept import Kept
 from PIL import Image
 from torch_rival import time_limit
 
 from pluto_edge import AdaptConfig
+from pluto_edge._cpu import this_cpu
 from pluto_edge.bench import machine
 from pluto_edge.errors import BundleError
 from pluto_edge.manifest import Bundle
+from pluto_edge.runtime.engine.plan import MachinePlan, PlanFile, PlanKey
 from pluto_edge.store import Store
 from pluto_edge.tolerances import GRADIENT, LOGITS_INT8, TRAJECTORY_LOGITS, relative_error
 from tests.bench.conftest import calm
 from tests.reference.torch_pluto import ReliableOnly, TorchPluto
 
 BATCH = 6
-OPTIONS = Namespace(batch=BATCH, repeats=1, threads=1, compile=0.0)
+OPTIONS = Namespace(batch=BATCH, repeats=1, threads=1, compile=0.0, tune=False, groups=",".join(rivals.GROUPS))
 
 
 @pytest.fixture(autouse=True)
@@ -44,12 +48,15 @@ def test_the_command(
     found, picture = tmp_path / "rivals.json", tmp_path / "rivals.png"
     bundles = [str(make_bundle(precision=precision)) for precision in ("fp32", "int8")]
     arguments = [str(make_store().path), *bundles, "--batch", str(BATCH), "--repeats", "1", "--threads", "1"]
-    assert rivals.main([*arguments, "--compile", "0", "--json", str(found), "--plot", str(picture)]) == 0
+    arguments += ["--compile", "0", "--no-tune"]
+    assert rivals.main([*arguments, "--json", str(found), "--plot", str(picture)]) == 0
     out = capsys.readouterr().out
     assert "warning: the machine is busy, ratios may be off: before: the load average was" in out
     assert Image.open(BytesIO(picture.read_bytes())).size == (1200, 504)
 
     report = json.loads(found.read_text())
+    assert report["cpu"]["model"] == this_cpu().model and str(this_cpu()) in out
+    assert report["plans"] == dict.fromkeys(("pluto-edge fp32", "pluto-edge int8"), "as without a plan")
     exact, rough = report["agreements"]
     assert exact["error"] < TRAJECTORY_LOGITS and exact["same_top"] and rough["error"] < LOGITS_INT8
     sides: dict[str, list[str]] = {}
@@ -97,28 +104,79 @@ def test_a_bundle_of_another_store_is_refused(
 
 
 def test_what_does_not_compute_the_same_is_not_timed(
-    make_store: Callable[..., Store], make_bundle: Callable[..., Path]
+    make_store: Callable[..., Store], make_bundle: Callable[..., Path], tmp_path: Path
 ) -> None:
-    sides = rivals.Contestants(make_store(), [Bundle(make_bundle())], OPTIONS)
+    sides = rivals.Contestants(make_store(), [Bundle(make_bundle())], OPTIONS, Kept(tmp_path))
     sides.torch.modules["domain-0"]["head_bias"] = sides.torch.modules["domain-0"]["head_bias"] + 1
     with pytest.raises(rivals.ParityError, match="nothing was timed: logits differ"):
         sides.report()
 
 
 def test_a_compiler_that_fails_is_a_row(
-    make_store: Callable[..., Store], make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    make_store: Callable[..., Store],
+    make_bundle: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     class Broken(TorchPluto):
         def step(self, images: np.ndarray) -> dict[str, object]:
             raise RuntimeError("no compiler\nand a long story")
 
     monkeypatch.setattr(rivals, "compiled", Broken)
-    sides = rivals.Contestants(
-        make_store(), [Bundle(make_bundle())], Namespace(**{**vars(OPTIONS), "compile": 9.0})
-    )
-    rows = [row for row in sides.steps() if row.who == "torch.compile"]
+    options = Namespace(**{**vars(OPTIONS), "compile": 9.0, "groups": "steps,half"})
+    report = rivals.Contestants(make_store(), [Bundle(make_bundle())], options, Kept(tmp_path)).report()
+    rows = [row for row in report.rows if row.who == "torch.compile"]
     assert len(rows) == 2 and {row.median for row in rows} == {None}
     assert {row.note for row in rows} == {"did not work: RuntimeError: no compiler"}
+
+
+def test_it_goes_on_where_it_ended(
+    make_store: Callable[..., Store],
+    make_bundle: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A plan is measured once, and so is every group; what the rows depend on is part of their name."""
+    tuned: list[str] = []
+
+    def plan(bundle: Bundle, providers: str) -> PlanFile:
+        tuned.append(bundle.manifest.precision)
+        return PlanFile(PlanKey.of(bundle.hash, "CPUExecutionProvider"), MachinePlan(images=3))
+
+    def interrupted(self: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rivals.tune, "tune", plan)
+    arguments = [str(make_store().path), str(make_bundle()), "--batch", str(BATCH), "--repeats", "1"]
+    arguments += ["--threads", "1", "--compile", "0", "--groups", "forward,start", "--keep", str(tmp_path / "keep")]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(rivals.Contestants, "start", interrupted)
+        rivals.main(arguments)
+    (first,) = (tmp_path / "keep").glob("forward-*.json")
+    written = first.stat().st_mtime_ns
+    assert rivals.main(arguments) == 0 and tuned == ["fp32"]
+    out = capsys.readouterr().out
+    assert "pluto-edge fp32, no plan" in out and "images at a time: 3" in out
+    assert first.stat().st_mtime_ns == written and len(list((tmp_path / "keep").glob("start-*.json"))) == 1
+    assert rivals.main([*arguments, "--batch", "4"]) == 0
+    assert len(list((tmp_path / "keep").glob("forward-*.json"))) == 2
+    assert rivals.main([*arguments, "--groups", "backward"]) == 2
+    assert "--groups: want some of steps, half" in capsys.readouterr().err
+    assert "PLUTO_EDGE_CACHE" in os.environ and not (Path(os.environ["PLUTO_EDGE_CACHE"]) / "plans").exists()
+
+
+def test_the_table_of_ratios() -> None:
+    def rows(what: str, **sides: list[float]) -> list[ContestRow]:
+        return [ContestRow(what, 1, who, "ms", tuple(v)) for who, v in sides.items()]
+
+    found = (
+        *rows("step: every image reliable", **{"pluto-edge int8": [1, 1], "torch": [9, 3]}),
+        *rows("forward, one module", **{"pluto-edge fp32": [1, 2, 4], "torch": [2, 2, 2]}),
+        *rows("from nothing to the first prediction", **{"pluto-edge fp32": [1], "torch": [8]}),
+    )
+    said = [ratio.of(found) for ratio in RATIOS]
+    assert said == ["1.00", "-", "-", "6.00", "-", "1/8.0"]
 
 
 def test_a_compiler_that_takes_too_long_is_stopped() -> None:

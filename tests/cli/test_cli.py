@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pluto_edge._cpu import this_cpu
 from pluto_edge.cli import COMMANDS, doctor, main
 from pluto_edge.export import parity
 from pluto_edge.store import Store
@@ -155,6 +156,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
     assert "CPUExecutionProvider" in text and "nothing wrong" in text
+    assert str(this_cpu()) in text
     assert main(["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == []
 

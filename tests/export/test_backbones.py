@@ -234,6 +234,37 @@ def test_gradients_of_every_feature(feature: str, kind: Kind, portable: bool, tm
     assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(unit, rel=tolerances.FINITE_DIFFERENCE)
 
 
+@pytest.mark.parametrize("learn_from", [1, 2, 3])
+@pytest.mark.parametrize("int8", [False, True])
+def test_gradients_end_where_learning_begins(learn_from: int, int8: bool, kind: Kind, tmp_path: Path) -> None:
+    """The rows of the blocks that learn are autograd's, the others zero, and no product is there for them."""
+    vit = TorchViT(shake(create(VIT, (32, 32), TINY)))
+    dims = Dims(kind, 4, 48, 3, CLASSES)
+    module = random_module(vit, dims)
+    with WeightsFile(tmp_path / "weights.bin") as weights:
+        g = GraphBuilder("adapt", weights)
+        build_adapt(g, vit.vit, dims, int8=int8, learn_from=learn_from)
+    g.save(tmp_path / "adapt.onnx", {})
+    onnx.checker.check_model(tmp_path / "adapt.onnx", full_check=True)
+    assert int8 or kernels.without_cuda_kernel(tmp_path / "adapt.onnx") == []
+    tokens = vit.embed(torch.randn(3, 3, 32, 32))[0]
+    want = TorchReference(vit, tokens, module)
+    terms = want.all_terms(torch.Generator().manual_seed(1))
+    session = ort.InferenceSession(tmp_path / "adapt.onnx", providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    feed = {k: v.numpy() for k, v in {"tokens": tokens, **module, **terms}.items()}
+    got = dict(zip(names, session.run(names, feed), strict=True))
+    assert relative_error(got["logits"], want.logits) < tolerances.LOGITS_FP32
+    for name, gradient in want.gradients(terms).items():
+        assert not got[name][: 2 * learn_from].any() and gradient[: 2 * learn_from].any()
+        assert relative_error(got[name][2 * learn_from :], gradient[2 * learn_from :]) < tolerances.GRADIENT
+    used = [i for n in onnx.load(tmp_path / "adapt.onnx", load_external_data=False).graph.node for i in n.input]
+    for block in range(3):
+        assert used.count(f"blocks.{block}.mlp.fc1.turned" if int8 else f"blocks.{block}.mlp.fc1.weight") == (
+            (block >= learn_from) if int8 else 1 + (block >= learn_from)
+        )
+
+
 def test_no_gradient_reaches_the_weights(tmp_path: Path) -> None:
     """Every product in the backward pass is with a weight, never one that makes a weight's gradient."""
     vit = TorchViT(shake(create(VIT, (32, 32), TINY)))

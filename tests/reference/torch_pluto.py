@@ -36,6 +36,7 @@ class TorchPluto:
         kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
         self.optimizer = kinds[config.selector_optimizer](self.g.parameters(), lr=config.selector_lr)
         self.momentum: dict[str, list[Tensor]] = {}
+        self.across: dict[str, tuple[Tensor, int]] = {}  # LookSAM: g_v, and in how many more steps it is used
         self.reliable = 0
 
     @property
@@ -108,9 +109,14 @@ class TorchPluto:
             return
         direction = v
         norm = torch.sqrt(sum((d.double() ** 2).sum() for d in v)).float()
-        if self.config.rho > 0 and norm > 0:
+        if self.config.rho > 0 and norm > 0 and self.across.get(name, (None, 0))[1] > 0:
+            direction = self._look(name, v)
+        elif self.config.rho > 0 and norm > 0:
             moved = [s + self.config.rho * d / norm for s, d in zip(start, v, strict=True)]
             direction, _ = gradient(moved, keep)
+            if self.config.sam_every > 1:
+                g, g_s = (torch.stack(d).double().flatten() for d in (v, direction))
+                self.across[name] = g_s - (g_s @ g) / (g @ g) * g, self.config.sam_every - 1
         if self.config.ln_momentum:
             if name in self.momentum:
                 old = self.momentum[name]
@@ -119,6 +125,14 @@ class TorchPluto:
         module["ln_scale"], module["ln_bias"] = (
             s - self.config.ln_lr * d for s, d in zip(start, direction, strict=True)
         )
+
+    def _look(self, name: str, v: list[Tensor]) -> list[Tensor]:
+        """LookSAM: g + 0.7 ‖g‖ / ‖g_v‖ g_v."""
+        across, left = self.across[name]
+        self.across[name] = across, left - 1
+        g = torch.stack(v).double().flatten()
+        found = g + 0.7 * g.norm() / across.norm() * across
+        return list(found.float().reshape(torch.stack(v).shape))
 
 
 class ReliableOnly(TorchPluto):

@@ -102,7 +102,7 @@ def test_config_is_validated(change: dict[str, object]) -> None:
 
 
 def test_layers_that_are_not_there(make_bundle: Callable[..., Path]) -> None:
-    with pytest.raises(ConfigError, match="rows below 7"):
+    with pytest.raises(ConfigError, match="rows 0 to 6 learn, got 7"):
         Runtime(make_bundle(), config=AdaptConfig(ln_layers=(7,)))
 
 

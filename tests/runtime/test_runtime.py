@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pluto_edge import Bundle, Runtime
+from pluto_edge import Bundle, Runtime, manifest
 from pluto_edge._schema import UnknownKeyWarning
 from pluto_edge.errors import BundleError, ConfigError, ImageError, ProviderError
 from pluto_edge.modules import Kind
@@ -123,6 +123,24 @@ def test_damage_is_found(broken: Path) -> None:
     weights.unlink()
     with pytest.raises(BundleError, match=r"weights\.bin is missing"):
         Runtime(broken)
+
+
+def test_damage_is_found_behind_the_graphs(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes of large files are computed while graphs are opened; nothing is predicted before they are right."""
+    monkeypatch.setattr(manifest, "LARGE", 1000)
+    Runtime(broken)
+    whole = bytearray((broken / "weights.bin").read_bytes())
+    whole[5000] ^= 1
+    (broken / "weights.bin").write_bytes(whole)
+    with pytest.raises(BundleError, match=r"weights\.bin was changed"):
+        Runtime(broken)
+    Runtime(broken, verify=False)
+    with pytest.raises(BundleError, match=r"weights\.bin was changed"):
+        Bundle(broken)
+    bundle = Bundle(broken, wait=False)
+    for _ in range(2):
+        with pytest.raises(BundleError, match=r"weights\.bin was changed"):
+            bundle.wait()
 
 
 def test_not_a_bundle(tmp_path: Path) -> None:

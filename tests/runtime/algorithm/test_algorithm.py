@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pluto_edge import AdaptConfig, Runtime, tolerances
+from pluto_edge import AdaptConfig, ConfigError, Runtime, tolerances
+from pluto_edge.export.exporter import run_export
 from pluto_edge.modules import Kind, SelectorWeights
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
@@ -78,6 +79,10 @@ CONFIGS = {
         guard=False,
     ),
     "no SAM, no filter": AdaptConfig(selector_lr=0.05, ln_lr=0.01, rho=0.0, filter=False, guard=False),
+    "LookSAM": AdaptConfig(selector_lr=0.05, ln_lr=0.02, entropy_margin=0.9, sam_every=3, guard=False),
+    "LookSAM, some layers": AdaptConfig(
+        selector_lr=0.05, ln_lr=0.02, filter=False, ln_layers=(0, 3, 6), sam_every=4, guard=False
+    ),
     "some layers": AdaptConfig(selector_lr=0.05, ln_lr=0.02, entropy_margin=0.9, ln_layers=(0, 3, 6), guard=False),
     "selector only": AdaptConfig(selector_lr=0.05, sam=None, guard=False),
     "LayerNorm only": AdaptConfig(selector=False, ln_lr=0.02, entropy_margin=0.9, guard=False),
@@ -114,6 +119,29 @@ def test_trajectory_equals_torch(
         start = runtime.learner.network.modules[tops[0]].exported
         assert set(moved) == set(tops)
         assert np.abs(moved[tops[0]].scale - start.scale).max() > 1e-3  # it went somewhere
+
+
+def test_only_the_blocks_that_a_bundle_lets_learn(make_store: Callable[..., Store], tmp_path: Path) -> None:
+    """As if the other rows were left out by `ln_layers`, which cannot bring them back."""
+    store = make_store("vpt", 5)
+    run_export(store.path, tmp_path / "bundle", learn_from=2)
+    config = replace(AdaptConfig.paper(), filter=False, selector_lr=0.05, ln_lr=0.02, guard=False)
+    reference = TorchPluto(store, replace(config, ln_layers=(4, 5, 6)))
+    runtime = Runtime(tmp_path / "bundle", "cpu", config=config)
+    assert runtime.manifest.learn_from == 2
+    rng = np.random.default_rng(3)
+    for _ in range(4):
+        images = rng.integers(0, 256, (BATCH, 44, 36, 3), dtype=np.uint8)
+        want, got = reference.step(images), runtime.step(images)
+        assert relative_error(got.logits, want["logits"]) < tolerances.TRAJECTORY_LOGITS
+    for module, affines in runtime.learner.state.affines.items():
+        start = runtime.learner.network.modules[module].exported
+        assert (affines.scale[:4] == start.scale[:4]).all() and (affines.scale[4:] != start.scale[4:]).any()
+        assert relative_error(affines.scale, want["affines"][module][0]) < tolerances.TRAJECTORY_AFFINES
+    with pytest.raises(ConfigError, match="ln_layers: this bundle's rows 4 to 6 learn, got 3"):
+        Runtime(tmp_path / "bundle", config=replace(config, ln_layers=(3, 5)))
+    with pytest.raises(ConfigError, match="learn_from: want a block from 0 to 3, got 4"):
+        run_export(store.path, tmp_path / "other", learn_from=4)
 
 
 def test_a_right_guess_changes_nothing_but_time(make_bundle: Callable[..., Path], kind: Kind) -> None:

@@ -136,9 +136,12 @@ def test_the_generalist_alone(network: Network) -> None:
     assert set(learner.state.prototypes.modules) == {GENERALIST}
 
 
-def test_steps_bring_the_activations_back(network: Network) -> None:
-    """Twenty steps on one batch: the loss that they descend on falls."""
-    config = AdaptConfig(weighting="generalist", continuity=False, filter=False, guard=False, ln_lr=0.1)
+@pytest.mark.parametrize("every", [1, 5])
+def test_steps_bring_the_activations_back(network: Network, every: int) -> None:
+    """Twenty steps on one batch: the loss that they descend on falls, with LookSAM, too."""
+    config = AdaptConfig(
+        weighting="generalist", continuity=False, filter=False, guard=False, ln_lr=0.1, sam_every=every
+    )
     learner, data = Learner(network, config), batch(network, "other", 48)
     source = network.modules.references[GENERALIST].signature
 
