@@ -83,7 +83,7 @@ def test_train_and_evaluate_take_what_the_commands_take() -> None:
         command.add_arguments(parser)
         taken = {a.dest for a in parser._actions} - of_commands
         assert set(inspect.signature(function).parameters) - python[name] == taken
-    of_export = {"store", "out", "precision", "learn_from", "force", "on_stage"}
+    of_export = {"store", "out", "precision", "profile", "batch", "learn_from", "force", "on_stage"}
     assert set(inspect.signature(export).parameters) == of_export
 
 
