@@ -1,27 +1,20 @@
-// node build.mjs                  the page's scripts, into observe/, where Python takes them from
-// node build.mjs --out FOLDER     the same elsewhere
-// node build.mjs --tests FOLDER   the tests of the hosts
+// node build.mjs                the page's scripts, into observe/, where Python takes them from
+// node build.mjs --page FOLDER  the same elsewhere
+// node build.mjs --node         the command and the tests of the hosts, into build/
 import { build } from "esbuild";
-import { dirname, join } from "node:path";
+import { dirname } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const value = (name) => (process.argv.includes(name) ? process.argv[process.argv.indexOf(name) + 1] : undefined);
 const shared = { bundle: true, format: "esm", target: "es2022", absWorkingDir: here, charset: "utf8", logLevel: "warning" };
-const tests = value("--tests");
+const page = process.argv[2] === "--page" ? process.argv[3] : "../observe";
 
-if (tests) {
-  await build({
-    ...shared,
-    platform: "node",
-    external: ["onnxruntime-node", "onnxruntime-web"],
-    entryPoints: ["node/golden.test.ts", "node/cli.ts", "core/test/core.test.ts"],
-    outdir: tests,
-    entryNames: "[name]",
-    outExtension: { ".js": ".mjs" },
-  });
-  await build({ ...shared, entryPoints: ["web/golden.ts"], outdir: tests, entryNames: "web-[name]" });
+if (process.argv[2] === "--node") {
+  const entryPoints = ["node/host.ts", "node/cli.ts", "node/golden.test.ts", "node/runtime.test.ts"];
+  const names = { outdir: "build", entryNames: "[name]", outExtension: { ".js": ".mjs" } };
+  await build({ ...shared, ...names, entryPoints, platform: "node", external: ["onnxruntime-node"] });
+  await build({ ...shared, entryPoints: { "golden-page": "web/golden.ts" }, outdir: "build" });
 } else {
-  const out = value("--out") ?? join(here, "../observe");
-  await build({ ...shared, entryPoints: { "web": "web/page.ts", "web-worker": "web/worker.ts" }, outdir: out, minify: true, legalComments: "none" });
+  const entryPoints = { web: "web/page.ts", "web-worker": "web/worker.ts" };
+  await build({ ...shared, entryPoints, outdir: page, minify: true, legalComments: "none" });
 }

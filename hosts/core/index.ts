@@ -4,7 +4,7 @@ export { NotFiniteError, PlutoError } from "./errors.js";
 export { type Event, Learner } from "./learner.js";
 export { Matrix } from "./linear.js";
 export { type AdaptConfig, DEFAULTS, type GraphName, type Manifest, PAPER, WEIGHTS } from "./manifest.js";
-export { type Graph, type Host, Network, type Tensor } from "./network.js";
+export { type Check, type Graph, type Host, Network, type Tensor } from "./network.js";
 export type { Prediction } from "./prediction.js";
 export { crop, ImageBatch, type Picture } from "./preprocess.js";
 export { Runtime, type RuntimeOptions } from "./runtime.js";

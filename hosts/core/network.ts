@@ -22,10 +22,13 @@ export interface Graph {
   run(inputs: Readonly<Record<string, Tensor>>): Promise<Record<string, Tensor>>;
 }
 
-/** What a platform has to bring: the bundle's files, and sessions of its graphs. */
+/** Compares a file of the bundle with size and sha256 in the manifest; what differs is an error. */
+export type Check = (name: string, bytes: Uint8Array) => Promise<void>;
+
+/** What a platform has to bring: the bundle's files, and sessions of its graphs, each opened when it is first needed. */
 export interface Host {
   read(name: string): Promise<Uint8Array>;
-  open(graph: GraphName): Promise<Graph>;
+  open(graph: GraphName, check: Check): Promise<Graph>;
 }
 
 // Images go through the graphs in pieces of about so many values (tokens times width): runtime/engine/graphs.py
@@ -170,17 +173,21 @@ export class Network {
     readonly modules: Modules,
     readonly selector: SelectorWeights,
     readonly hash: string, // of the manifest: tells this bundle from every other
+    private readonly check: Check,
   ) {}
 
   static async open(host: Host, { verify = true }: OpenOptions = {}): Promise<Network> {
     const bytes = await host.read(MANIFEST);
     const manifest = readManifest(bytes);
-    const checked = async (name: string) => {
-      const found = await host.read(name);
+    const check: Check = async (name, found) => {
       const entry = manifest.files[name]!;
       if (found.length !== entry.size || (verify && (await sha256(found)) !== entry.sha256)) {
         throw new PlutoError(`${name}: truncated, or changed since export; export or copy the bundle again`);
       }
+    };
+    const checked = async (name: string) => {
+      const found = await host.read(name);
+      await check(name, found);
       return readSafetensors(found, name);
     };
     const selector = selectorOf(await checked(SELECTOR));
@@ -188,7 +195,7 @@ export class Network {
     for (const entry of manifest.modules) {
       loaded.set(entry.name, await place(await checked(moduleFile(entry.name)), entry, manifest));
     }
-    return new Network(host, manifest, new Modules(loaded), selector, await sha256(bytes));
+    return new Network(host, manifest, new Modules(loaded), selector, await sha256(bytes), check);
   }
 
   /** Images that go through a graph at a time. */
@@ -201,7 +208,7 @@ export class Network {
   /** One graph at a time: what is asked meanwhile waits for its turn. */
   private run1(name: GraphName, inputs: Readonly<Record<string, Tensor>>): Promise<Record<string, Tensor>> {
     let graph = this.graphs.get(name);
-    if (!graph) this.graphs.set(name, (graph = this.host.open(name)));
+    if (!graph) this.graphs.set(name, (graph = this.host.open(name, this.check)));
     const turn = this.busy.then(async () => (await graph).run(inputs));
     this.busy = turn.catch(() => undefined);
     return turn;

@@ -3,10 +3,12 @@
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import ort from "onnxruntime-node";
-import { type Graph, type GraphName, type Host, PlutoError, Runtime, type RuntimeOptions, type Tensor } from "../core/index.js";
+import { type Check, type Graph, type GraphName, type Host, PlutoError, Runtime, type RuntimeOptions, type Tensor, WEIGHTS } from "../core/index.js";
 
 /** Files and sessions of a bundle's folder. */
 export class NodeHost implements Host {
+  private checked: Promise<void> | null = null; // the weights, once for all graphs
+
   constructor(
     private readonly folder: string,
     private readonly threads?: number, // by itself one for each core
@@ -20,7 +22,10 @@ export class NodeHost implements Host {
     }
   }
 
-  async open(graph: GraphName): Promise<Graph> {
+  async open(graph: GraphName, check: Check): Promise<Graph> {
+    await check(graph, await this.read(graph));
+    this.checked ??= this.read(WEIGHTS).then((bytes) => check(WEIGHTS, bytes));
+    await this.checked;
     const options = this.threads === undefined ? {} : { intraOpNumThreads: this.threads };
     const session = await ort.InferenceSession.create(join(this.folder, graph), options);
     return {
