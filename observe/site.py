@@ -31,7 +31,15 @@ NOT_SERVED = {SEEN, BACKBONE_LN}  # no graph needs them, and hashes of training 
 HERE = Path(__file__).parent
 
 
-def make_site(bundle: str | Path, out: str | Path, *, ort: str | Path | None = None, name: str = "", batch: int = 64) -> int:
+def make_site(
+    bundle: str | Path,
+    out: str | Path,
+    *,
+    ort: str | Path | None = None,
+    name: str = "",
+    batch: int = 64,
+    rate: float = 10.0,
+) -> int:
     """Write the page into the folder `out`, which is replaced as a whole; gives how many bytes it has.
 
     Args:
@@ -40,12 +48,15 @@ def make_site(bundle: str | Path, out: str | Path, *, ort: str | Path | None = N
         ort: a folder with onnxruntime-web, as npm installs it; None looks for it here, then fetches it with npm.
         name: the page's title; by itself the bundle's folder.
         batch: frames that a step learns from.
+        rate: frames a second that are looked at, at most.
     """
     opened = Bundle(bundle)
     if opened.manifest.precision == "fp16":
         raise ConfigError(f"{bundle}: fp16 is for CUDA; export it for the browser with --precision fp32 or int8")
     if batch < 1:
         raise ConfigError(f"batch: want at least 1 frame, got {batch}")
+    if not 0 < rate <= 1000:
+        raise ConfigError(f"rate: want more than 0 and at most 1000 frames a second, got {rate}")
     with found_ort(None if ort is None else Path(ort)) as folder, whole_folder(Path(out)) as site:
         (site / "ort").mkdir()
         for given, served in ORT_FILES.items():
@@ -56,11 +67,11 @@ def make_site(bundle: str | Path, out: str | Path, *, ort: str | Path | None = N
             shutil.copyfile(opened.file(file), target)
         for script in SCRIPTS:
             shutil.copyfile(HERE / script, site / script)
-        (site / "index.html").write_text(page(name or opened.path.resolve().name, batch), "utf-8")
+        (site / "index.html").write_text(page(name or opened.path.resolve().name, batch, rate), "utf-8")
         return sum(f.stat().st_size for f in site.rglob("*") if f.is_file())
 
 
-def page(name: str, batch: int) -> str:
+def page(name: str, batch: int, rate: float) -> str:
     """The page's HTML. Its policy lets the browser talk to its own server only, and run nothing but its scripts."""
     template = (HERE / "web.html").read_text("utf-8").replace("{{look}}", STYLE)
     style = re.search(r"<style>(.*?)</style>", template, re.S)
@@ -70,7 +81,7 @@ def page(name: str, batch: int) -> str:
         "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; "
         f"style-src 'sha256-{own}'; img-src 'self' data: blob:; media-src 'self' blob:; base-uri 'none'; form-action 'none'"
     )
-    values = {"policy": policy, "name": escape(name), "batch": str(batch)}
+    values = {"policy": policy, "name": escape(name), "batch": str(batch), "rate": f"{rate:g}"}
     return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], template)
 
 

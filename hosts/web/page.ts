@@ -58,7 +58,7 @@ worker.onerror = (event) => status(`The worker could not start: ${event.message 
 
 function begin(news: Ready): void {
   ready = news;
-  $("bundle").textContent = `${news.architecture}, ${news.precision}`;
+  say("bundle", `${news.architecture}, ${news.precision}. `);
   $("camera").style.aspectRatio = `${news.size[1]} / ${news.size[0]}`;
   $("bars").replaceChildren(...news.modules.map(bar));
   $("legend").replaceChildren(...news.modules.map(key));
@@ -107,7 +107,9 @@ function show(said: Predicted): void {
   measure("rate", span > 500 ? ((1000 * (arrivals.length - 1)) / span).toFixed(1) : "–", "/s");
   measure("median", median(times).toFixed(1), "ms");
   say("frames", `${whole.format(said.frame)} frames`);
-  say("next", !adapting ? "off" : said.learning ? "learning now" : `${said.waiting} of ${said.batch} frames`);
+  measure("next", adapting ? String(said.waiting) : "–", adapting ? `of ${said.batch}` : "");
+  say("until", !adapting ? "not adapting" : said.learning ? "learning now" : "frames gathered");
+  if (camera) seen(canvas); // what was predicted, not what the camera sees by now
   points = [...points.slice(1 - POINTS), { frame: said.frame, weights: said.weights, entropy: said.entropy }];
   document.body.dataset.frames = String(said.frame);
   if (said.frame % 3 === 0 || points.length < 30) draw();
@@ -157,23 +159,44 @@ async function start(): Promise<void> {
   const video = $<HTMLVideoElement>("video");
   video.srcObject = camera;
   await video.play();
-  $("still").hidden = true;
   video.hidden = false;
-  $("empty").hidden = true;
   say("start", "Stop");
   status(adapting ? "Live, adapting" : "Live", "live");
   const here = camera;
+  const pause = 1000 / (Number(document.body.dataset.rate) || 10);
+  let due = performance.now();
   while (camera === here) {
-    if (video.readyState >= video.HAVE_CURRENT_DATA && !document.hidden) await predict(video, video.videoWidth, video.videoHeight);
-    await new Promise((resolve) => (document.hidden ? setTimeout(resolve, 500) : requestAnimationFrame(resolve)));
+    await picture(video);
+    const now = performance.now();
+    if (now < due || document.hidden) continue;
+    due = Math.max(due + pause, now); // a device that is too slow looks at fewer frames, and at none late
+    await predict(video, video.videoWidth, video.videoHeight);
   }
+}
+
+/** Until the camera has a new picture; the time out is for pages that are hidden, and cameras that are gone. */
+function picture(video: HTMLVideoElement): Promise<unknown> {
+  return new Promise((resolve) => {
+    video.requestVideoFrameCallback?.(resolve);
+    setTimeout(resolve, "requestVideoFrameCallback" in video ? 500 : 30);
+  });
 }
 
 function stop(): void {
   camera?.getTracks().forEach((track) => track.stop());
   camera = null;
+  $("video").hidden = true;
   say("start", "Start camera");
   status("Stopped", "waiting");
+}
+
+function seen(image: ImageBitmap | HTMLCanvasElement): void {
+  const still = $<HTMLCanvasElement>("still");
+  still.width = image.width;
+  still.height = image.height;
+  still.getContext("2d")!.drawImage(image, 0, 0);
+  still.hidden = false;
+  $("empty").hidden = true;
 }
 
 async function pictures(files: FileList): Promise<void> {
@@ -184,13 +207,7 @@ async function pictures(files: FileList): Promise<void> {
       toast(`${file.name}: not a picture that this browser can read`, true);
       continue;
     }
-    const still = $<HTMLCanvasElement>("still");
-    still.width = image.width;
-    still.height = image.height;
-    still.getContext("2d")!.drawImage(image, 0, 0);
-    $("video").hidden = true;
-    $("empty").hidden = true;
-    still.hidden = false;
+    seen(image);
     await predict(image, image.width, image.height);
   }
 }
