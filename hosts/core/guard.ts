@@ -1,6 +1,7 @@
 /** Whether adaptation has gone wrong, all at once or little by little: runtime/guard.py has the reasons. */
 
 import { argmax, entropies, entropy, type Matrix, max, mean } from "./linear.js";
+import { round } from "./preprocess.js";
 
 /** Label adapted and exported, entropy adapted and exported. */
 export type Evidence = readonly [number, number, number, number];
@@ -59,7 +60,7 @@ export function verdict(evidence: readonly Evidence[], classes: number): string 
   const share = labels.filter((n) => n === dominant).length / labels.length;
   const plainShare = evidence.filter((e) => e[1] === dominant).length / labels.length;
   if (fewClasses(labels, classes) && plainShare < share * (SEEN_LESS + 1 / classes)) {
-    const percent = (v: number) => `${Math.round(100 * v)}%`;
+    const percent = (v: number) => `${round(100 * v)}%`;
     return `collapse of classes: class ${dominant} is predicted for ${percent(share)}, with the exported weights for ${percent(plainShare)}`;
   }
   const sure = mean(evidence.map((e) => e[2]));

@@ -11,7 +11,7 @@ import { argmax, entropies, type Matrix, mean } from "./linear.js";
 import type { AdaptConfig } from "./manifest.js";
 import { every, type Network, type Pass, rowsOf, type Said } from "./network.js";
 import { predict, predictFrom } from "./prediction.js";
-import type { ImageBatch } from "./preprocess.js";
+import { type ImageBatch, round } from "./preprocess.js";
 import { Prototypes } from "./prototypes.js";
 import { type Blend, probabilitiesOf } from "./selection.js";
 import { finite, shrunk, type State } from "./state.js";
@@ -157,7 +157,7 @@ function wayBack(attempt: Attempt, plain: Blend, unmoved: Prototypes, share: num
   if (kept < guard.GIVE_UP) return over(attempt, plain, `${reason}: all that was learned is taken back`);
   const { network, exported } = attempt;
   const back = shrunk({ ...attempt.before, unmoved }, share, exported.selector, (n) => network.modules.get(n).exported);
-  const text = `${reason}: ${Math.round(100 * share)}% of what was learned stays`;
+  const text = `${reason}: ${round(100 * share)}% of what was learned stays`;
   return { blend: plain, state: { ...back, compared: [], kept }, kind: "rollback", reason: text, over: false };
 }
 

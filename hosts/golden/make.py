@@ -56,6 +56,7 @@ class Case:
     config: AdaptConfig
     mode: Mode = "step"
     frames: int = len(STORY) * BATCH
+    rounding: float = 1.0  # times the usual tolerance: steps that are too large blow rounding up
 
 
 PAPER = AdaptConfig.paper()
@@ -63,8 +64,8 @@ PAPER = AdaptConfig.paper()
 BRANCHES: dict[str, AdaptConfig] = {
     "letter": replace(PAPER, sam="sample", selector_optimizer="adam", selector_steps=2, top_m=2),
     "gather": replace(PAPER, min_reliable=24, ln_layers=(0, 1, 4), rho=0.0),
-    "recovery": replace(PAPER, recovery=0.08, filter=False),
-    "harm": replace(PAPER, ln_lr=0.3, selector_lr=0.5),
+    "recovery": replace(PAPER, recovery=0.15, filter=False),
+    "harm": replace(PAPER, ln_lr=0.01, selector_lr=0.02),
     "both": AdaptConfig(weighting="generalist", objective="both"),
     "selector": AdaptConfig(weighting="selector", prototypes=False, continuity=False),
     "no_guard": AdaptConfig(guard=False, ln_lr=0.2, continuity=False),
@@ -76,7 +77,8 @@ def cases() -> list[Case]:
     found = []
     for bundle in ("vpt-fp32", "vpt-int8", "adapter-fp32", "adapter-int8"):
         found += [Case(f"{bundle}-paper", bundle, PAPER), Case(f"{bundle}-default", bundle, AdaptConfig())]
-    found += [Case(f"adapter-fp32-{name}", "adapter-fp32", config) for name, config in BRANCHES.items()]
+    for name, config in BRANCHES.items():
+        found.append(Case(f"adapter-fp32-{name}", "adapter-fp32", config, rounding=10.0 if name == "harm" else 1.0))
     streams = {"paper": PAPER, "default": AdaptConfig()}
     return found + [Case(f"stream-{n}", "adapter-fp32", c, "stream", 9 * BATCH) for n, c in streams.items()]
 
@@ -179,6 +181,7 @@ def run_case(case: Case, bundle: Path, frames: Frames, out: Path) -> dict[str, A
         "mode": case.mode,
         "batch": BATCH,
         "frames": case.frames,
+        "rounding": case.rounding,
         "config": asdict(case.config),
         "events": [_event(e) for e in events],
     }

@@ -199,7 +199,7 @@ function seen(image: ImageBitmap | HTMLCanvasElement): void {
   $("empty").hidden = true;
 }
 
-async function pictures(files: FileList): Promise<void> {
+async function pictures(files: readonly File[]): Promise<void> {
   stop();
   for (const file of files) {
     const image = await createImageBitmap(file).catch(() => null);
@@ -216,7 +216,11 @@ async function pictures(files: FileList): Promise<void> {
 
 $("start").onclick = () => void start();
 $("pictures").onclick = () => $("files").click();
-$("files").onchange = () => void pictures($<HTMLInputElement>("files").files!);
+$("files").onchange = async () => {
+  const input = $<HTMLInputElement>("files");
+  await pictures([...input.files!]);
+  input.value = ""; // the same file may be chosen again
+};
 $("adapt").onclick = () => {
   adapting = !adapting;
   $("adapt").setAttribute("aria-pressed", String(adapting));

@@ -10,7 +10,7 @@ const KEEP_EVERY = 5000; // milliseconds, at least, from one state that is kept 
 let runtime: Runtime;
 let stream: Stream;
 let batch = 64;
-let kept = 0;
+let keepAt = 0; // a state is kept at this time, or was
 let keeping: Promise<unknown> = Promise.resolve();
 
 function tell(told: Told, transfer: Transferable[] = []): void {
@@ -29,9 +29,10 @@ function keepState(what: () => Promise<unknown>): void {
 function onEvent(event: Event): void {
   const { steps, rollbacks } = stream.learner.state;
   tell({ type: "event", event, steps, rollbacks });
-  if (event.kind === "reset" || event.kind === "restore" || performance.now() - kept < KEEP_EVERY) return;
-  kept = performance.now();
-  keepState(async () => keep(runtime.network.hash, await stream.learner.save()));
+  const now = performance.now();
+  if (event.kind === "reset" || event.kind === "restore" || keepAt > now) return; // or one that is due will have it
+  keepAt = Math.max(keepAt + KEEP_EVERY, now);
+  setTimeout(() => keepState(async () => keep(runtime.network.hash, await stream.learner.save())), keepAt - now);
 }
 
 async function open(asked: Extract<Asked, { type: "open" }>): Promise<void> {

@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("site"), metavar="SITE", help="folder to write (default: site)")
     parser.add_argument("--name", default="", help="the page's title (default: the bundle's folder)")
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="frames that a step learns from (default: 64)")
+    parser.add_argument(
+        "--rate", type=float, default=10.0, metavar="FPS", help="frames a second that are looked at, at most (default: 10)"
+    )
     parser.add_argument("--ort", type=Path, metavar="FOLDER", help="where onnxruntime-web is, as npm installs it")
     add_force(parser)
     add_json(parser)
@@ -34,7 +37,9 @@ def run(options: argparse.Namespace) -> int:
     from pluto_edge.observe.site import make_site
 
     check_vacant(options.force, options.out)
-    written = make_site(options.bundle, options.out, ort=options.ort, name=options.name, batch=options.batch)
+    written = make_site(
+        options.bundle, options.out, ort=options.ort, name=options.name, batch=options.batch, rate=options.rate
+    )
     if options.json:
         print_json({"site": str(options.out), "bytes": written})
     else:

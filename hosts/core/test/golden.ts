@@ -11,12 +11,19 @@ export interface Tolerance {
   readonly probabilities: number;
   readonly logits: number;
   readonly state: number;
+  readonly momentum: number;
 }
 
-/** Two builds of ONNX Runtime that add in different orders: measured up to 2e-6 after ten steps. */
-export const FP32: Tolerance = { probabilities: 2e-5, logits: 2e-5, state: 5e-4 };
-/** A rounding that falls the other way moves an int8 activation by a whole step. */
-export const INT8: Tolerance = { probabilities: 5e-2, logits: 5e-2, state: 5e-2 };
+/**
+ * Other kernels add in another order: 1e-6 in a pass, and every step feeds the next. WebAssembly against Python after ten
+ * steps: up to 9e-5 in probabilities (where Adam divides small gradients by their size), else 1e-5.
+ */
+export const FP32: Tolerance = { probabilities: 2e-4, logits: 2e-4, state: 2e-3, momentum: 2e-3 };
+/**
+ * A rounding that falls the other way moves an int8 activation by a whole step, and a gradient too: that of images which
+ * are sure is small, so the memory of gradients may differ by as much as it is, where weights hardly do.
+ */
+export const INT8: Tolerance = { probabilities: 0.1, logits: 0.05, state: 0.05, momentum: 1 };
 
 export interface Case {
   readonly name: string;
@@ -24,6 +31,7 @@ export interface Case {
   readonly mode: "step" | "stream";
   readonly batch: number;
   readonly frames: number;
+  readonly rounding: number; // times the usual tolerance
   readonly config: AdaptConfig;
   readonly events: readonly Record<string, any>[];
 }
@@ -78,7 +86,8 @@ export async function checkCase(from: Checked, one: Case, frames: readonly Pictu
 
   const errors: Record<string, number> = {};
   const problems: string[] = [];
-  const judge = (what: string, error: number, most: number) => {
+  const judge = (what: string, error: number, usual: number) => {
+    const most = usual * one.rounding;
     errors[what] = Math.max(errors[what] ?? 0, error);
     if (!(error <= most)) problems.push(`${what}: differs by ${error.toExponential(1)}, tolerance ${most}`);
   };
@@ -93,7 +102,9 @@ export async function checkCase(from: Checked, one: Case, frames: readonly Pictu
   const names = [...want.tensors.keys()].sort();
   if (names.join() !== [...got.tensors.keys()].sort().join()) problems.push(`state: tensors ${[...got.tensors.keys()].sort()}, want ${names}`);
   for (const name of names.filter((n) => got.tensors.has(n))) {
-    judge(`state.${name.split(".")[0]}`, difference(got.tensors.get(name)!.data, want.tensors.get(name)!, false), tolerance.state);
+    const group = name.split(".")[0]!;
+    const most = group === "momentum" ? tolerance.momentum : tolerance.state;
+    judge(`state.${group}`, difference(got.tensors.get(name)!.data, want.tensors.get(name)!, false), most);
   }
   const counters = (text: string) => {
     const { average: _, digests, ...counted } = JSON.parse(text);
@@ -104,13 +115,13 @@ export async function checkCase(from: Checked, one: Case, frames: readonly Pictu
     problems.push(`counters: ${got.metadata.counters}, want ${want.metadata.counters}`);
   }
   if (got.metadata.bundle !== want.metadata.bundle) problems.push("the bundle's hash differs");
-  problems.push(...compareEvents(learner.events, one.events, tolerance));
+  problems.push(...compareEvents(learner.events, one, tolerance));
   await learner.restore(saved); // a state that Python wrote can be gone on from
   if (learner.state.steps !== JSON.parse(want.metadata.counters!).steps) problems.push("restored another state");
   return { name: one.name, errors, problems, milliseconds };
 }
 
-function compareEvents(got: readonly Event[], want: readonly Record<string, any>[], tolerance: Tolerance): string[] {
+function compareEvents(got: readonly Event[], { events: want, rounding }: Case, tolerance: Tolerance): string[] {
   const told = (e: { kind: string; step: number; top?: string }) => `${e.kind} ${e.step} ${e.top ?? ""}`;
   const line = (events: readonly any[]) => events.map(told).join(", ");
   if (line(got) !== line(want)) return [`events: ${line(got)}, want ${line(want)}`];
@@ -124,7 +135,7 @@ function compareEvents(got: readonly Event[], want: readonly Record<string, any>
       ["reliable", event.reliable!, other.reliable, tolerance === FP32 ? 0 : 1],
       ...Object.entries(event.weights!).map(([n, w]): [string, number, number, number] => [n, w, other.weights[n], tolerance.probabilities]),
     ];
-    for (const [what, a, b, most] of numbers) if (!(Math.abs(a - b) <= most)) problems.push(`event ${i}: ${what}: ${a}, want ${b}`);
+    for (const [what, a, b, most] of numbers) if (!(Math.abs(a - b) <= rounding * most)) problems.push(`event ${i}: ${what}: ${a}, want ${b}`);
     if (tolerance === FP32 && event.reason !== other.reason) problems.push(`event ${i}: ${event.reason}, want ${other.reason}`);
   });
   return problems;
