@@ -154,12 +154,12 @@ function places(from: number, to: number): Int32Array {
 }
 
 /** For every output pixel along one axis the first input pixel and the weights, in fixed point. */
-function coefficients(from: number, to: number, kernel: Kernel): { first: Int32Array; weights: Float64Array[] } {
+function coefficients(from: number, to: number, kernel: Kernel): { first: Int32Array; weights: Int32Array[] } {
   const ratio = from / to;
   const stretch = Math.max(ratio, 1);
   const support = kernel.support * stretch;
   const first = new Int32Array(to);
-  const weights: Float64Array[] = [];
+  const weights: Int32Array[] = [];
   for (let x = 0; x < to; x++) {
     const middle = (x + 0.5) * ratio;
     const low = Math.max(Math.trunc(middle - support + 0.5), 0);
@@ -167,12 +167,13 @@ function coefficients(from: number, to: number, kernel: Kernel): { first: Int32A
     const own = new Float64Array(high - low);
     let total = 0;
     for (let i = 0; i < own.length; i++) total += own[i] = kernel.at((i + low - middle + 0.5) * (1 / stretch));
-    for (let i = 0; i < own.length; i++) {
-      const share = total === 0 ? own[i]! : own[i]! / total;
-      own[i] = Math.trunc((share < 0 ? -0.5 : 0.5) + share * 2 ** BITS);
-    }
     first[x] = low;
-    weights.push(own);
+    weights.push(
+      Int32Array.from(own, (value) => {
+        const share = total === 0 ? value : value / total;
+        return Math.trunc((share < 0 ? -0.5 : 0.5) + share * 2 ** BITS);
+      }),
+    );
   }
   return { first, weights };
 }
@@ -182,19 +183,30 @@ function resample(image: Rgb, size: number, kernel: Kernel, across: boolean): Rg
   const height = across ? image.height : size;
   const { first, weights } = coefficients(across ? image.width : image.height, size, kernel);
   const stride = across ? 3 : 3 * image.width;
+  const from = image.data;
   const data = new Uint8Array(width * height * 3);
-  for (let y = 0; y < height; y++) {
-    for (let x = 0; x < width; x++) {
+  const half = 1 << (BITS - 1);
+  for (let y = 0, to = 0; y < height; y++) {
+    for (let x = 0; x < width; x++, to += 3) {
       const own = weights[across ? x : y]!;
-      const start = across ? 3 * (y * image.width + first[x]!) : 3 * (first[y]! * image.width + x);
-      for (let c = 0; c < 3; c++) {
-        let total = 2 ** (BITS - 1);
-        for (let i = 0, at = start + c; i < own.length; i++, at += stride) total += image.data[at]! * own[i]!;
-        data[3 * (y * width + x) + c] = Math.min(Math.max(Math.floor(total / 2 ** BITS), 0), 255);
+      let at = across ? 3 * (y * image.width + first[x]!) : 3 * (first[y]! * image.width + x);
+      let [r, g, b] = [half, half, half];
+      for (let i = 0; i < own.length; i++, at += stride) {
+        const weight = own[i]!;
+        r = (r + Math.imul(from[at]!, weight)) | 0;
+        g = (g + Math.imul(from[at + 1]!, weight)) | 0;
+        b = (b + Math.imul(from[at + 2]!, weight)) | 0;
       }
+      data[to] = clip(r >> BITS);
+      data[to + 1] = clip(g >> BITS);
+      data[to + 2] = clip(b >> BITS);
     }
   }
   return { width, height, data };
+}
+
+function clip(value: number): number {
+  return value < 0 ? 0 : value > 255 ? 255 : value;
 }
 
 /** Images in the backbone's size, as bytes; normalised when they are asked for. */

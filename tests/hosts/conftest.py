@@ -64,16 +64,17 @@ def golden() -> Iterator[object]:
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Any web server: no headers of its own, and no log."""
+    """Any web server: no headers of its own; it remembers what it was asked for."""
 
     def log_message(self, *args: object) -> None:
-        pass
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The folder's address while the block runs."""
+def served(folder: Path, asked: list[str] | None = None) -> Iterator[str]:
+    """The folder's address while the block runs; `asked` is given the paths."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    server.asked = [] if asked is None else asked  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

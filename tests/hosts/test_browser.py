@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ from PIL import Image
 
 from pluto_edge import Runtime
 from pluto_edge.observe.site import make_site
-from tests.hosts.browser import chromium, wait_for
+from tests.hosts.browser import PATIENCE, chromium, wait_for
 from tests.hosts.clip import write_clip
 from tests.hosts.conftest import DIGITS, HOSTS, served
 from tests.observe.browser import look, missing, screenshot
@@ -56,14 +57,14 @@ def drawn(digits: list[int], seed: int = 4) -> list[np.ndarray]:
     return [meter.render(rng, digit, ()) for digit in digits]
 
 
-def asked(driver: Any) -> set[str]:
-    """Hosts that the browser has sent anything to, page and worker alike."""
-    found = set()
+def asked(driver: Any) -> list[str]:
+    """Addresses that the browser has asked since this was last called, page and worker alike."""
+    found = []
     for entry in driver.get_log("performance"):
         message = json.loads(entry["message"])["message"]
         if message["method"] == "Network.requestWillBeSent":
-            url = urlsplit(message["params"]["request"]["url"])
-            found |= {url.netloc} if url.scheme in ("http", "https", "ws", "wss") else set()
+            url = message["params"]["request"]["url"]
+            found += [url] if urlsplit(url).scheme in ("http", "https", "ws", "wss") else []
     return found
 
 
@@ -103,7 +104,7 @@ def camera(site: Path, meters: None, tmp_path: Path) -> Iterator[tuple[Any, str]
         look(driver, 1280, 900)
         opened(driver, url)
         yield driver, url
-        assert asked(driver) == {urlsplit(url).netloc}
+        assert {urlsplit(address).netloc for address in asked(driver)} == {urlsplit(url).netloc}
         assert console(driver) == []
 
 
@@ -146,6 +147,29 @@ def test_the_camera_is_read_learned_from_and_what_was_learned_is_kept(camera: tu
     wait_for(driver, "document.querySelector('[data-kind=reset]')")
     opened(driver, url)
     assert text(driver, "steps") == "0", "it is forgotten here, too"
+
+
+def test_every_file_is_fetched_once(site: Path, meters: None, tmp_path: Path) -> None:
+    """One weights file for three sessions; the third is opened when a gradient is first wanted."""
+    import meter
+
+    rng = np.random.default_rng(0)
+    write_clip(tmp_path / "clip.y4m", [meter.UNSEEN["glare"](p, rng) for p in drawn([n % 10 for n in range(40)])], hold=3)
+    paths: list[str] = []
+    with chromium(tmp_path / "profile", tmp_path / "clip.y4m") as driver, served(site, paths) as url:
+        opened(driver, url)
+        press(driver, "start")
+        wait_for(driver, "document.body.dataset.frames > 3")
+        before = set(paths)
+        assert {"/bundle/embed.onnx", "/bundle/forward.onnx", "/bundle/weights.bin"} <= before
+        assert "/bundle/adapt.onnx" not in before
+        until = monotonic() + PATIENCE
+        while "/bundle/adapt.onnx" not in paths and monotonic() < until:
+            sleep(0.1)
+        wait_for(driver, "document.body.dataset.steps >= 3")
+    assert "/bundle/adapt.onnx" in paths
+    assert len(paths) == len(set(paths)), "nothing is fetched twice"
+    assert not [p for p in paths if "seen" in p]
 
 
 def test_it_does_not_learn_when_told_not_to(camera: tuple[Any, str]) -> None:
