@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -39,8 +40,10 @@ def digits(each: int, seed: int = 3) -> list[NDArray[np.uint8]]:
     return [known[c](meter.render(rng, int(d), ()), rng) for c in STORY for d in rng.integers(0, 10, each)]
 
 
-def in_chromium(bundle: Path, pictures: Sequence[NDArray[np.uint8]], options: argparse.Namespace) -> tuple[float, float]:
-    """Milliseconds of a frame, and seconds of a step, as the page says; takes the page's picture if it is wanted."""
+def in_chromium(
+    bundle: Path, pictures: Sequence[NDArray[np.uint8]], options: argparse.Namespace
+) -> tuple[float, float]:
+    """Milliseconds of a frame, seconds of a step, as the page says; takes the page's picture if it is wanted."""
     from pluto_edge.observe.site import make_site
     from tests.hosts.browser import chromium, wait_for
     from tests.hosts.clip import write_clip
@@ -50,7 +53,10 @@ def in_chromium(bundle: Path, pictures: Sequence[NDArray[np.uint8]], options: ar
     with tempfile.TemporaryDirectory() as folder:
         make_site(bundle, Path(folder) / "site", ort=HOSTS, name="Meter digits", batch=options.batch)
         write_clip(Path(folder) / "clip.y4m", pictures, hold=3)
-        with chromium(Path(folder) / "profile", Path(folder) / "clip.y4m") as driver, served(Path(folder) / "site") as url:
+        with (
+            chromium(Path(folder) / "profile", Path(folder) / "clip.y4m") as driver,
+            served(Path(folder) / "site") as url,
+        ):
             look(driver, 1280, 900, scale=1.5)
             driver.get(f"{url}/index.html")
             wait_for(driver, "!document.getElementById('start').disabled")
@@ -71,7 +77,17 @@ def in_node(bundle: Path, pictures: Sequence[NDArray[np.uint8]], batch: int) -> 
     """The same of hosts/node's command, which waits for its steps; one thread, as in the browser."""
     subprocess.run(["node", "build.mjs", "--node"], cwd=HOSTS, check=True)
     size = f"{pictures[0].shape[1]}x{pictures[0].shape[0]}"
-    command = ["node", "build/cli.mjs", str(bundle.resolve()), "--size", size, "--batch", str(batch), "--threads", "1"]
+    command = [
+        "node",
+        "build/cli.mjs",
+        str(bundle.resolve()),
+        "--size",
+        size,
+        "--batch",
+        str(batch),
+        "--threads",
+        "1",
+    ]
     given = b"".join(p.tobytes() for p in pictures)
     lines = subprocess.run(command, cwd=HOSTS, input=given, check=True, capture_output=True).stdout.splitlines()
     return split([json.loads(line) for line in lines])
@@ -92,7 +108,7 @@ def in_python(bundle: Path, pictures: Sequence[NDArray[np.uint8]], batch: int) -
 
 def split(lines: list[dict[str, Any]]) -> tuple[float, float]:
     """Median milliseconds of the frames without a step; median seconds of those with one."""
-    stepped = [now["steps"] > before["steps"] for before, now in zip(lines, lines[1:], strict=False)]
+    stepped = [now["steps"] > before["steps"] for before, now in pairwise(lines)]
     plain = [line["milliseconds"] for line, step in zip(lines[1:], stepped, strict=True) if not step]
     steps = [line["milliseconds"] / 1e3 for line, step in zip(lines[1:], stepped, strict=True) if step]
     return statistics.median(plain), statistics.median(steps) if steps else float("nan")
@@ -106,7 +122,9 @@ def main() -> int:
     parser.add_argument("--picture", type=Path, help="write the page's picture here")
     options = parser.parse_args()
     pictures = digits(EACH)
-    large = [np.asarray(p).repeat(8, axis=0).repeat(8, axis=1) for p in pictures[: options.frames]]  # as the camera's
+    large = [
+        np.asarray(p).repeat(8, axis=0).repeat(8, axis=1) for p in pictures[: options.frames]
+    ]  # as the camera's
     for host, (frame, step) in {
         "Chromium": in_chromium(options.bundle, pictures, options),
         "Node": in_node(options.bundle, large, options.batch),

@@ -1,4 +1,4 @@
-"""A bundle as a static page that runs it in the browser: files for any web server, and nothing that asks another one."""
+"""A bundle as a static page that runs it in the browser: files for any web server, which ask no other one."""
 
 import re
 import shutil
@@ -79,7 +79,8 @@ def page(name: str, batch: int, rate: float) -> str:
     own = b64encode(sha256(style[1].encode()).digest()).decode()
     policy = (
         "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; "
-        f"style-src 'sha256-{own}'; img-src 'self' data: blob:; media-src 'self' blob:; base-uri 'none'; form-action 'none'"
+        f"style-src 'sha256-{own}'; img-src 'self' data: blob:; media-src 'self' blob:; base-uri 'none'; "
+        "form-action 'none'"
     )
     values = {"policy": policy, "name": escape(name), "batch": str(batch), "rate": f"{rate:g}"}
     return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], template)
@@ -90,13 +91,20 @@ def found_ort(given: Path | None) -> Iterator[Path]:
     """A folder with the files of onnxruntime-web: the one that is given, one that is installed here, or npm's."""
     places = [Path("node_modules"), HERE.resolve().parent / "hosts/node_modules"] if given is None else [given]
     for place in places:
-        for folder in (place, place / "dist", place / "onnxruntime-web/dist", place / "node_modules/onnxruntime-web/dist"):
+        for folder in (
+            place,
+            place / "dist",
+            place / "onnxruntime-web/dist",
+            place / "node_modules/onnxruntime-web/dist",
+        ):
             if all((folder / file).is_file() for file in ORT_FILES):
                 yield folder
                 return
     get = f"npm install --ignore-scripts onnxruntime-web@{ORT_VERSION}"
     if given is not None:
-        raise ConfigError(f"{given}: no onnxruntime-web in it (there is no {next(iter(ORT_FILES))}); run there: {get}")
+        raise ConfigError(
+            f"{given}: no onnxruntime-web in it (there is no {next(iter(ORT_FILES))}); run there: {get}"
+        )
     if shutil.which("npm") is None:
         raise ConfigError(
             "onnxruntime-web is not here, and npm, which would fetch it, is not installed. Where there is npm, run "
@@ -104,7 +112,10 @@ def found_ort(given: Path | None) -> Iterator[Path]:
         )
     with tempfile.TemporaryDirectory() as scratch:
         packed = subprocess.run(
-            ["npm", "pack", "--silent", f"onnxruntime-web@{ORT_VERSION}"], cwd=scratch, capture_output=True, text=True
+            ["npm", "pack", "--silent", f"onnxruntime-web@{ORT_VERSION}"],
+            cwd=scratch,
+            capture_output=True,
+            text=True,
         )
         archives = list(Path(scratch).glob("*.tgz"))
         if packed.returncode or not archives:

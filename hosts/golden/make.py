@@ -2,9 +2,9 @@
 
     python hosts/golden/make.py            # writes bundles/, cases/ and cases.json anew, in this folder
 
-Small random backbones, both kinds of modules, fp32 and int8: ten steps of 16 images through two known domains and an
-unknown one, with the paper's algorithm and with the defaults; streams frame by frame; a step for every branch that
-these do not reach; and images in every way of being resized. `README.md` says what is in the files.
+Small random backbones, both kinds of modules, fp32 and int8: ten steps of 16 images through two known domains and
+an unknown one, with the paper's algorithm and with the defaults; streams frame by frame; a step for every branch
+that these do not reach; and images in every way of being resized. `README.md` says what is in the files.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from pluto_edge import Runtime
 from pluto_edge.config import AdaptConfig
-from pluto_edge.manifest import Bundle, Precision
+from pluto_edge.manifest import Precision
 from pluto_edge.modules import Kind, Module
 from pluto_edge.preprocess import ImageBatch, Preprocessing
 from pluto_edge.runtime.types import Event, Prediction
@@ -270,7 +270,9 @@ def main() -> int:
         state = load_file(out / "cases" / f"{case['name']}.state.safetensors")
         learned = sum(name.startswith("affines.") and name.endswith(".scale") for name in state)
         told = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
-        print(f"{case['name']:24} {told}; {reliable} reliable, {len(set(labels))} classes, {learned} modules learned")
+        print(
+            f"{case['name']:24} {told}; {reliable} reliable, {len(set(labels))} classes, {learned} modules learned"
+        )
     files = [f for f in out.rglob("*") if f.is_file() and f.parent != out]
     print(f"{len(files)} files, {sum(f.stat().st_size for f in files):,} bytes")
     return 0

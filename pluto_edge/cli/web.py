@@ -9,7 +9,7 @@ from pluto_edge.cli.parsing import add_bundle, add_force, add_json, check_vacant
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Write a folder that any web server can serve: a page that runs the bundle in the browser, with the camera,\n"
+        "Write a folder that any web server can serve: a page that runs the bundle in the browser, with camera,\n"
         "predictions and adaptation. Everything happens on the visitor's device, and nothing is uploaded; what is\n"
         "learned stays in the browser. Needs onnxruntime-web, which npm fetches where it is not installed."
     )
@@ -17,16 +17,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "examples:\n"
         "  pluto web bundle/ --out site/                  # then: python -m http.server --directory site 8000\n"
         "  pluto web bundle/ --out site/ --ort node_modules   # without npm: where onnxruntime-web was installed\n"
-        "  pluto web bundle/ --out site/ --batch 32 --name \"Gate 3\"\n"
+        '  pluto web bundle/ --out site/ --batch 32 --name "Gate 3"\n'
         "\n"
         "Cameras need https:// or http://localhost. The server needs no headers of its own."
     )
     add_bundle(parser)
-    parser.add_argument("--out", type=Path, default=Path("site"), metavar="SITE", help="folder to write (default: site)")
-    parser.add_argument("--name", default="", help="the page's title (default: the bundle's folder)")
-    parser.add_argument("--batch", type=int, default=64, metavar="N", help="frames that a step learns from (default: 64)")
     parser.add_argument(
-        "--rate", type=float, default=10.0, metavar="FPS", help="frames a second that are looked at, at most (default: 10)"
+        "--out", type=Path, default=Path("site"), metavar="SITE", help="folder to write (default: site)"
+    )
+    parser.add_argument("--name", default="", help="the page's title (default: the bundle's folder)")
+    parser.add_argument(
+        "--batch", type=int, default=64, metavar="N", help="frames that a step learns from (default: 64)"
+    )
+    parser.add_argument(
+        "--rate",
+        type=float,
+        default=10.0,
+        metavar="FPS",
+        help="frames a second that are looked at, at most (default: 10)",
     )
     parser.add_argument("--ort", type=Path, metavar="FOLDER", help="where onnxruntime-web is, as npm installs it")
     add_force(parser)

@@ -84,12 +84,16 @@ def test_golden_vectors_in_the_browser(hosts: Path, site: Path, tmp_path: Path) 
         (folder / "golden").mkdir(exist_ok=True)
         (folder / "golden" / name).symlink_to(HOSTS / "golden" / name)
     shutil.copyfile(hosts / "build/golden-page.js", folder / "golden.js")
-    (folder / "index.html").write_text('<meta charset="utf-8"><body><script type="module" src="golden.js"></script>')
+    (folder / "index.html").write_text(
+        '<meta charset="utf-8"><body><script type="module" src="golden.js"></script>'
+    )
     with chromium(tmp_path / "profile") as driver, served(folder) as url:
         driver.get(f"{url}/index.html")
         found = json.loads(wait_for(driver, "document.body.textContent", 300))
     assert "error" not in found, found["error"]
-    print(json.dumps({r["name"]: {k: f"{v:.0e}" for k, v in r["errors"].items()} for r in found["results"]}, indent=1))
+    print(
+        json.dumps({r["name"]: {k: f"{v:.0e}" for k, v in r["errors"].items()} for r in found["results"]}, indent=1)
+    )
     assert not found["resizes"]["problems"] and found["resizes"]["compared"] >= 60
     problems = {result["name"]: result["problems"] for result in found["results"] if result["problems"]}
     assert not problems
@@ -98,7 +102,7 @@ def test_golden_vectors_in_the_browser(hosts: Path, site: Path, tmp_path: Path) 
 
 @pytest.fixture
 def camera(site: Path, meters: None, tmp_path: Path) -> Iterator[tuple[Any, str]]:
-    """Chromium with the page open, whose camera sees digits, a tenth of a second each. Nothing else may be asked."""
+    """Chromium with the page open, whose camera sees digits, a tenth of a second each. No other host is asked."""
     write_clip(tmp_path / "clip.y4m", drawn([n % 10 for n in range(40)]), hold=3)
     with chromium(tmp_path / "profile", tmp_path / "clip.y4m") as driver, served(site) as url:
         look(driver, 1280, 900)
@@ -123,12 +127,15 @@ def test_the_camera_is_read_learned_from_and_what_was_learned_is_kept(camera: tu
     wait_for(driver, "document.body.dataset.frames > 3")
     assert text(driver, "label") in set("0123456789")
     assert text(driver, "status") == "Live, adapting"
-    weights = driver.execute_script("return [...document.querySelectorAll('#bars .value')].map((v) => v.textContent)")
+    weights = driver.execute_script(
+        "return [...document.querySelectorAll('#bars .value')].map((v) => v.textContent)"
+    )
     assert len(weights) == 7 and sum(float(w.rstrip(" %")) for w in weights) == pytest.approx(100, abs=3)
     wait_for(driver, "document.body.dataset.steps >= 1")
     assert "clear leads" in wait_for(driver, "document.querySelector('[data-kind=step] .why').textContent")
     colours = driver.execute_script(
-        "const c = document.getElementById('chart'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        "const c = document.getElementById('chart');"
+        "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
         "return new Set(Array.from(new Uint32Array(d.buffer))).size"
     )
     assert colours > 2, "the chart is drawn"
@@ -154,7 +161,9 @@ def test_every_file_is_fetched_once(site: Path, meters: None, tmp_path: Path) ->
     import meter
 
     rng = np.random.default_rng(0)
-    write_clip(tmp_path / "clip.y4m", [meter.UNSEEN["glare"](p, rng) for p in drawn([n % 10 for n in range(40)])], hold=3)
+    write_clip(
+        tmp_path / "clip.y4m", [meter.UNSEEN["glare"](p, rng) for p in drawn([n % 10 for n in range(40)])], hold=3
+    )
     paths: list[str] = []
     with chromium(tmp_path / "profile", tmp_path / "clip.y4m") as driver, served(site, paths) as url:
         opened(driver, url)
@@ -181,7 +190,10 @@ def test_it_does_not_learn_when_told_not_to(camera: tuple[Any, str]) -> None:
     assert not driver.execute_script("return document.body.dataset.steps")
     press(driver, "start")
     assert text(driver, "status") == "Stopped"
-    assert driver.execute_script("return document.getElementById('video').srcObject.getTracks()[0].readyState") == "ended"
+    assert (
+        driver.execute_script("return document.getElementById('video').srcObject.getTracks()[0].readyState")
+        == "ended"
+    )
 
 
 def test_pictures_are_predicted_as_python_does(camera: tuple[Any, str], tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_they_reach_what_a_step_can_end_in() -> None:
 
 @pytest.mark.parametrize("case", LISTED["cases"], ids=lambda case: case["name"])
 def test_python_says_the_same(case: dict[str, Any], golden: Any, tmp_path: Path) -> None:
-    """Where this fails, the method has changed: run `python hosts/golden/make.py`, and change hosts/core with it."""
+    """Where this fails, the method has changed: run `python hosts/golden/make.py`, and change hosts/core, too."""
     (wanted,) = [c for c in golden.cases() if c.name == case["name"]]
     frames = load_file(GOLDEN / LISTED["frames"])["frames"]
     found = golden.run_case(wanted, GOLDEN / "bundles" / wanted.bundle, frames, tmp_path)

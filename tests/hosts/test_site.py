@@ -62,7 +62,9 @@ def test_the_page_may_run_its_own_scripts_only_and_ask_its_own_server_only() -> 
     assert f"'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'" in policy
     scripts = [(site_module.HERE / script).read_text("utf-8") for script in SCRIPTS]
     for text in (page, *scripts):
-        assert not re.search(r"(https?|wss?)://(?!www\.w3\.org/2000/svg| or|localhost)", text), "no other host is named"
+        assert not re.search(r"(https?|wss?)://(?!www\.w3\.org/2000/svg| or|localhost)", text), (
+            "no other host is named"
+        )
 
 
 def test_what_is_there_stays_unless_forced(ort: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -74,7 +76,9 @@ def test_what_is_there_stays_unless_forced(ort: Path, tmp_path: Path, capsys: Ca
     assert (out / "mine").is_dir()
     assert main([*command, "--force"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["site"] == str(out) and said["bytes"] == sum(f.stat().st_size for f in out.rglob("*") if f.is_file())
+    assert said["site"] == str(out) and said["bytes"] == sum(
+        f.stat().st_size for f in out.rglob("*") if f.is_file()
+    )
 
 
 def test_wrong_settings(make_bundle: Callable[..., Path], ort: Path, tmp_path: Path) -> None:
@@ -90,7 +94,12 @@ def test_wrong_settings(make_bundle: Callable[..., Path], ort: Path, tmp_path: P
 
 
 def test_onnxruntime_web_is_found_where_npm_puts_it(ort: Path, tmp_path: Path, nowhere: None) -> None:
-    for given in (ort, ort / "node_modules", ort / "node_modules/onnxruntime-web", ort / "node_modules/onnxruntime-web/dist"):
+    for given in (
+        ort,
+        ort / "node_modules",
+        ort / "node_modules/onnxruntime-web",
+        ort / "node_modules/onnxruntime-web/dist",
+    ):
         with site_module.found_ort(given) as found:
             assert (found / "ort.wasm.min.mjs").is_file()
     os.chdir(ort)
@@ -120,7 +129,10 @@ def test_npm_fetches_it(ort: Path, tmp_path: Path, nowhere: None, monkeypatch: p
     with site_module.found_ort(None) as found:
         assert {f.name for f in found.iterdir()} == set(ORT_FILES)
     npm.write_text("#!/bin/sh\necho no network >&2\nexit 1\n")
-    with pytest.raises(ConfigError, match=r"could not fetch onnxruntime-web \(no network\)"), site_module.found_ort(None):
+    with (
+        pytest.raises(ConfigError, match=r"could not fetch onnxruntime-web \(no network\)"),
+        site_module.found_ort(None),
+    ):
         pass
 
 
