@@ -62,7 +62,8 @@ def in_chromium(
             wait_for(driver, "!document.getElementById('start').disabled")
             driver.execute_script("document.getElementById('start').click()")
             wait_for(driver, f"{COUNT} >= {options.frames}", 1800)
-            wait_for(driver, "document.getElementById('cost').textContent !== '–'", 600)
+            if options.frames >= options.batch:
+                wait_for(driver, "document.getElementById('cost').textContent !== '–'", 600)
             sleep(0.5)
             if options.picture:
                 options.picture.write_bytes(screenshot(driver))
@@ -70,7 +71,9 @@ def in_chromium(
 
 
 def number(driver: Any, name: str) -> float:
-    return float(driver.execute_script("return document.getElementById(arguments[0]).firstChild.textContent", name))
+    """What the page shows there; not a number before there is one."""
+    shown = driver.execute_script("return document.getElementById(arguments[0]).firstChild.textContent", name)
+    return float("nan") if shown == "–" else float(shown)
 
 
 def in_node(bundle: Path, pictures: Sequence[NDArray[np.uint8]], batch: int) -> tuple[float, float]:
