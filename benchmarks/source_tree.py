@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-NOT_SHIPPED = {"attacks", "benchmarks", "build", "deploy", "docs", "examples", "tests"}
+NOT_SHIPPED = {"attacks", "benchmarks", "build", "deploy", "docs", "examples", "hosts", "tests"}
 
 
 def imports(file: Path, *, at_once: bool = False) -> set[str]:

@@ -23,6 +23,7 @@ COMMANDS = {
     "train": "train modules and a selector from labelled folders into a store",
     "signatures": "add signatures to the modules of an older store",
     "export": "compile a module store into a bundle of ONNX graphs",
+    "web": "make a static page that runs a bundle in the browser",
     "predict": "say what images, a video or a camera show; never learns",
     "stream": "watch a camera, a video or a folder frame by frame, and adapt to it",
     "run": "feed folders of images to a bundle in batches, with and without learning",

@@ -230,7 +230,8 @@ def _carried(network: Network, state: State, batch: ImageBatch, passed: Pass) ->
     """Prototypes were learned among the features of the affines before the step: they move as features do."""
     name = state.top
     assert name is not None
-    some = np.linspace(0, len(batch) - 1, min(CARRIED_BY, len(batch))).astype(np.intp)
+    few = min(CARRIED_BY, len(batch))
+    some = np.arange(few) * len(batch) // few
     after = network.run(batch.part(some), state.affines, [name]).features[:, 0].astype(np.float64)
     by = (after - passed.features[some, passed.names.index(name)]).mean(axis=0)
     return replace(state, prototypes=state.prototypes.carried(name, by))

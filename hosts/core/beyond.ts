@@ -1,0 +1,217 @@
+/**
+ * A step beyond the paper: evidence says who has a say, prototypes help to predict, alignment is what is learned. It
+ * has the frame of Algorithm 1 (`step.ts`); `AdaptConfig` switches each part off.
+ */
+
+import { align } from "./alignment.js";
+import type { Continuity } from "./continuity.js";
+import { trust } from "./evidence.js";
+import { columnMeans, Matrix, max, sum, TINY_32 } from "./linear.js";
+import type { AdaptConfig } from "./manifest.js";
+import { every, type Look, type Modules, type Network, onlyOf, type Pass } from "./network.js";
+import type { ImageBatch } from "./preprocess.js";
+import type { Prototypes } from "./prototypes.js";
+import { type Blend, blend, narrowed, probabilitiesOf, updateSelector } from "./selection.js";
+import { logitsOf, mixedEntropy, select, weights as selectorWeights } from "./selector.js";
+import { current, descend, learnAffines, type Learned, notLearned, reliableBelow, reliableOf, sharpnessAware } from "./sharpness.js";
+import { type State } from "./state.js";
+import type { Proposal } from "./step.js";
+
+const LITTLE = 0.05; // a module that has less say than this on every image is not run
+export const ALIGN_FROM = 16; // images: the statistics of fewer say nothing
+const ALIGN_RATE = 0.02;
+const BY_CHANCE = 2; // times the loss that chance alone makes: below it there is nothing to undo
+const AT_RANDOM = 0.5; // independence below which a batch shows its classes, and not its domain
+const ENTROPY_SHARE = 0.1; // of the entropy beside alignment
+const CARRIED_BY = 16; // images of the batch that tell how a step moves features
+const ROUNDS = 2; // the batch is predicted, learned from, and predicted with what was learned
+
+/** Whether anything here is asked for, and any module has a signature. */
+export function applies(modules: Modules, config: AdaptConfig): boolean {
+  const asked = config.weighting !== "selector" || config.prototypes || config.objective !== "entropy";
+  return asked && modules.references.size > 0;
+}
+
+/** Who has a say: by module its share of every image, [B]; and what is left to the selector, [B]. */
+export interface Say {
+  readonly shares: ReadonlyMap<string, Float64Array>;
+  readonly rest: Float64Array;
+}
+
+/** The modules that must run. */
+export function namesOf(say: Say, modules: Modules): string[] {
+  const asked = max(say.rest) > LITTLE ? modules.specialists : [];
+  return modules.names.filter((n) => say.shares.has(n) || asked.includes(n));
+}
+
+/** [B,n] of the modules that ran, rows sum to 1; one that did not run leaves its share to the others. */
+export function weightsOf(say: Say, modules: Modules, state: State, passed: Pass): Matrix {
+  const out = new Matrix(passed.xHat.rows, passed.names.length);
+  const asked = passed.names.filter((n) => modules.specialists.includes(n));
+  const few = asked.length && max(say.rest) > LITTLE ? onlyOf(passed, asked) : null;
+  const chosen = few && selectorWeights(state.selector, passed.xHat, logitsOf(few));
+  for (let i = 0; i < out.rows; i++) {
+    const row = out.row(i);
+    passed.names.forEach((name, j) => (row[j] = say.shares.get(name)?.[i] ?? 0));
+    asked.forEach((name, j) => {
+      if (chosen) row[passed.names.indexOf(name)]! += say.rest[i]! * chosen.row(i)[j]!;
+    });
+    for (let j = 0; j < row.length; j++) row[j]! += TINY_32;
+    const total = sum(row);
+    for (let j = 0; j < row.length; j++) row[j]! /= total;
+  }
+  return out;
+}
+
+/** How much of each image looks like each known domain, [B,N]; no column where nobody asks or knows. */
+export function looksLike(modules: Modules, recent: Matrix, xHat: Matrix, config: AdaptConfig): Matrix {
+  if (config.weighting !== "evidence" || modules.domains === null) return new Matrix(xHat.rows, 0);
+  return modules.domains.weigh(recent, xHat);
+}
+
+/** From how the images look, as `looksLike` says, and from how well each module's features fit so far. */
+export function whoHasASay(modules: Modules, prototypes: Prototypes, looks: Matrix, config: AdaptConfig): Say {
+  const ones = new Float64Array(looks.rows).fill(1);
+  const none = new Float64Array(looks.rows);
+  const { generalist } = modules;
+  if (config.weighting === "generalist" && generalist !== null) return { shares: new Map([[generalist, ones]]), rest: none };
+  const shares = new Map<string, Float64Array>();
+  let rest: Float64Array = ones;
+  if (config.weighting === "evidence" && modules.domains !== null) {
+    modules.domains.names.forEach((name, column) => {
+      const fits = trust(prototypes.misfit(name, modules.references.get(name)!));
+      const share = ones.map((_, i) => looks.row(i)[column]! * fits * (modules.homes[name] ?? 1));
+      if (max(share) > LITTLE) shares.set(name, share);
+    });
+    for (const share of shares.values()) rest = rest.map((v, i) => v - share[i]!);
+    if (generalist !== null && max(rest) > LITTLE) return { shares: new Map(shares).set(generalist, rest), rest: none };
+  }
+  return { shares, rest: rest.map((v) => Math.max(v, 0)) };
+}
+
+/** Where the classes of these images are, for `Prototypes.misfit`; nothing is predicted with it. */
+export function tryOn(modules: Modules, tried: Prototypes, passed: Pass, said: Blend, config: AdaptConfig): Prototypes {
+  if (!config.prototypes || config.weighting !== "evidence") return tried;
+  return learned(modules, tried, passed, said, probabilitiesOf(said), 0);
+}
+
+/** With these images, as they were blended and predicted; `Prototypes.learn` explains the last two. */
+export function learned(
+  modules: Modules,
+  prototypes: Prototypes,
+  passed: Pass,
+  said: Blend,
+  probabilities: Matrix,
+  independence: number,
+  times = 1,
+): Prototypes {
+  const kept = narrowed(modules, passed, said.weights);
+  return prototypes.learn(modules.references, passed, kept, probabilities, independence, times);
+}
+
+/** The blend of the top M: by head and prototypes or, without these, as in the paper. */
+export function predict(modules: Modules, state: State, passed: Pass, weight: Matrix, config: AdaptConfig): Blend {
+  const plain = blend(modules, passed, weight, config).blend;
+  if (!config.prototypes) return plain;
+  const p = state.prototypes.predict(modules.references, passed, narrowed(modules, passed, plain.weights));
+  return { ...plain, logits: p.map(Math.log) };
+}
+
+/**
+ * One step. `look` is of the batch, `recent` are x̂ of the last images, this batch's among them, and `continuity` is
+ * that of the images before it, if one image is to tell of the next.
+ */
+export async function propose(
+  network: Network,
+  state: State,
+  batch: ImageBatch,
+  config: AdaptConfig,
+  given: readonly Pass[],
+  look: Look,
+  recent: Matrix,
+  continuity: Continuity | null,
+): Promise<Proposal> {
+  const { modules } = network;
+  const threshold = reliableBelow(network, config);
+  const aligning = config.sam === "batch" && config.objective !== "entropy" && batch.length >= ALIGN_FROM;
+  const looks = looksLike(modules, recent, look.xHat, config);
+  let seen = given;
+  let proposed = state;
+  let entropyBefore = 0;
+  let { gathered } = state;
+  let passed!: Pass;
+  let weight!: Matrix;
+  let blended!: Blend;
+  let independence = 0;
+  for (let turn = 0; turn < (config.prototypes ? ROUNDS : 1); turn++) {
+    const say = whoHasASay(modules, proposed.prototypes, looks, config);
+    passed = await network.runFinite(batch, state.affines, namesOf(say, modules), { seen, look, activations: aligning });
+    seen = seen.length ? seen : [passed];
+    const asked = onlyOf(passed, modules.specialists);
+    if (turn === 0 && asked.names.length && max(say.rest) > LITTLE) {
+      ({ entropyBefore, gathered, state: proposed } = updateSelector(state, asked, config));
+    }
+    weight = weightsOf(say, modules, proposed, passed);
+    blended = predict(modules, proposed, passed, weight, config);
+    let probabilities = probabilitiesOf(blended);
+    if (continuity) {
+      const { followed, after } = continuity.follow(probabilities);
+      probabilities = followed;
+      independence = after.independence;
+    }
+    if (config.prototypes) {
+      const found = learned(modules, state.prototypes, passed, blended, probabilities, independence);
+      proposed = { ...proposed, prototypes: found };
+    }
+  }
+  const top = passed.names[select(weight, config.top_m).order[0]!]!;
+  const entropyAfter = mixedEntropy(weight, passed);
+  proposed = { ...proposed, top };
+
+  let after: Learned = notLearned(proposed);
+  if (aligning && modules.references.has(top)) {
+    if (continuity === null || independence >= AT_RANDOM) after = await aligned(network, proposed, batch, passed, threshold, config);
+  } else if (config.objective === "entropy" || config.sam === "sample") {
+    after = await learnAffines(network, state, proposed, batch, passed, gathered, false, config);
+  }
+  return { ...after, blend: blended, passed, weights: weight, top, entropyBefore: entropyBefore || entropyAfter, entropyAfter };
+}
+
+/**
+ * A sharpness-aware step of the top module towards its source's activations. There is none without a reliable image,
+ * nor where the activations are as near as chance lets them be. At λ + ε the same coefficients serve.
+ */
+async function aligned(
+  network: Network,
+  state: State,
+  batch: ImageBatch,
+  passed: Pass,
+  threshold: number,
+  config: AdaptConfig,
+): Promise<Learned> {
+  const name = state.top!;
+  const { signature } = network.modules.references.get(name)!;
+  const reliable = reliableOf(passed, name, threshold).length;
+  if (reliable === 0) return notLearned(state);
+  const source = { mean: signature.activationMean, std: signature.activationStd };
+  const found = align(passed.said.get(name)!.activations!, batch.length, network.manifest.dims.width, source);
+  if (found.excess < BY_CHANCE) return { state, reliable, loss: found.loss, gathering: false };
+  const entropyWeight = config.objective === "both" ? ENTROPY_SHARE / reliable : 0;
+  const objective = { threshold, entropyWeight, offset: found.offset, slope: found.slope };
+  const first = await network.gradient(batch, every(batch), name, current(network, state, name), objective);
+  const { gradient } = await sharpnessAware(network, state, batch, first, every(batch), config, objective);
+  const next = descend(network, state, name, gradient, config.ln_lr ?? ALIGN_RATE, config);
+  const after = config.prototypes ? await carried(network, next, batch, passed) : next;
+  return { state: after, reliable, loss: found.loss, gathering: false };
+}
+
+/** Prototypes were learned among the features of the affines before the step: they move as features do. */
+async function carried(network: Network, state: State, batch: ImageBatch, passed: Pass): Promise<State> {
+  const name = state.top!;
+  const few = Math.min(CARRIED_BY, batch.length);
+  const some = Array.from({ length: few }, (_, i) => Math.floor((i * batch.length) / few));
+  const after = (await network.run(batch.part(some), state.affines, [name])).said.get(name)!.features;
+  const before = passed.said.get(name)!.features.take(some);
+  const by = columnMeans(after.map((v, at) => v - before.data[at]!));
+  return { ...state, prototypes: state.prototypes.carried(name, by) };
+}

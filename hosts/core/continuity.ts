@@ -1,0 +1,108 @@
+/**
+ * What a camera saw a moment ago it often still sees: one image tells something of the next.
+ *
+ * A stream is taken for a chain of classes that stay with probability s. A filter runs for each of several s; its weight
+ * grows as it foresees the images (runtime/algorithm/continuity.py):
+ *
+ *     belief_k    ∝ (s · belief_k + (1 - s) / K) · p_k
+ *     foreseen_k  = s · belief_k + (1 - s) · share_k              share: how often there was each class so far
+ *     weight      ∝ ((1 - α) weight + α prior) · Σ foreseen_k p_k
+ *     count_k     = count_k + share_k p_k / Σ share_k p_k
+ */
+
+import { dot, Matrix, max, mean, sum } from "./linear.js";
+
+const STICKY = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99] as const;
+const INDEPENDENT = 0.9;
+const DOUBT = 0.02;
+const ALPHA = 1 / 512;
+const UNSEEN = 1; // images of each class that count before the first
+const HORIZON = 4096; // images that the shares reach back
+const PRIOR = Float64Array.from(STICKY, (s) => (s === 0 ? INDEPENDENT : (1 - INDEPENDENT) / (STICKY.length - 1)));
+
+export class Continuity {
+  constructor(
+    readonly beliefs: Matrix | null = null, // [S,K] for the last image; null before the first
+    readonly weights: Float64Array = PRIOR,
+    readonly counts: Float64Array | null = null, // [K], how many images there were of each class
+  ) {}
+
+  /** The expected s: 0 where images have nothing to do with each other. */
+  get stickiness(): number {
+    return dot(this.weights, STICKY);
+  }
+
+  /** How far an image's class says nothing of the next: 1 on a shuffled stream, near 0 in long runs. */
+  get independence(): number {
+    return ((1 - this.stickiness) / (1 + this.stickiness)) ** 2;
+  }
+
+  /** The next images [B,K] in the order in which they came: their probabilities, and what is next. */
+  follow(probabilities: Matrix): { followed: Matrix; after: Continuity } {
+    const classes = probabilities.cols;
+    const says = probabilities.map((p) => (1 - DOUBT) * p + DOUBT / classes);
+    const { forward, after } = this.forward(says);
+    const { weights } = after;
+    const later = backward(says);
+    const followed = new Matrix(says.rows, classes);
+    for (let i = 0; i < says.rows; i++) {
+      STICKY.forEach((stay, s) => {
+        const found = forward[i]!.row(s).map((v, k) => v * later[i]!.row(s)[k]!);
+        const total = sum(found);
+        for (let k = 0; k < classes; k++) {
+          followed.row(i)[k]! += weights[s]! * (stay === 0 ? probabilities.row(i)[k]! : found[k]! / total);
+        }
+      });
+    }
+    return { followed, after };
+  }
+
+  /** Beliefs [S,K] after each image, from it and those before it; and what is next after the last. */
+  private forward(says: Matrix): { forward: Matrix[]; after: Continuity } {
+    const classes = says.cols;
+    let belief = this.beliefs ?? new Matrix(STICKY.length, classes).map(() => 1 / classes);
+    let weights = this.weights;
+    let counts = this.counts ?? new Float64Array(classes);
+    const forward: Matrix[] = [];
+    for (let i = 0; i < says.rows; i++) {
+      const one = says.row(i);
+      const next = new Matrix(STICKY.length, classes);
+      const images = sum(counts);
+      const shares = counts.map((n) => (UNSEEN + n) / (UNSEEN * classes + images));
+      weights = weights.map((weight, s) => {
+        const stay = STICKY[s]!;
+        const before = belief.row(s);
+        const joint = before.map((v, k) => (stay * v + (1 - stay) / classes) * one[k]!);
+        const total = sum(joint);
+        next.data.set(joint.map((v) => v / total), s * classes);
+        const foreseen = sum(before.map((v, k) => (stay * v + (1 - stay) * shares[k]!) * one[k]!));
+        return ((1 - ALPHA) * weight + ALPHA * PRIOR[s]!) * foreseen;
+      });
+      const likely = dot(shares, one);
+      const kept = Math.min(1, HORIZON / (images + 1));
+      counts = counts.map((n, k) => (n + (shares[k]! * one[k]!) / likely) * kept);
+      const all = sum(weights);
+      weights = weights.map((v) => v / all);
+      forward.push((belief = next));
+    }
+    return { forward, after: new Continuity(belief, weights, counts) };
+  }
+}
+
+/** What the images after each one say of its class, up to a factor: [S,K] each. */
+function backward(says: Matrix): Matrix[] {
+  const later = [new Matrix(STICKY.length, says.cols).map(() => 1)];
+  for (let i = says.rows - 1; i > 0; i--) {
+    const before = later[0]!;
+    const found = new Matrix(STICKY.length, says.cols);
+    STICKY.forEach((stay, s) => {
+      const joint = before.row(s).map((v, k) => v * says.row(i)[k]!);
+      const middle = mean(joint);
+      const row = joint.map((v) => stay * v + (1 - stay) * middle);
+      const top = max(row);
+      found.data.set(row.map((v) => v / top), s * says.cols);
+    });
+    later.unshift(found);
+  }
+  return later;
+}
