@@ -23,7 +23,7 @@ const ALIGN_RATE = 0.02;
 const BY_CHANCE = 2; // times the loss that chance alone makes: below it there is nothing to undo
 const AT_RANDOM = 0.5; // independence below which a batch shows its classes, and not its domain
 const ENTROPY_SHARE = 0.1; // of the entropy beside alignment
-const CARRIED_BY = 16; // images of the batch that tell how a step moves features
+const CARRIED_BY = ALIGN_FROM; // images of the batch that tell how a step moves features
 const ROUNDS = 2; // the batch is predicted, learned from, and predicted with what was learned
 
 /** Whether anything here is asked for, and any module has a signature. */
@@ -208,8 +208,8 @@ async function aligned(
 /** Prototypes were learned among the features of the affines before the step: they move as features do. */
 async function carried(network: Network, state: State, batch: ImageBatch, passed: Pass): Promise<State> {
   const name = state.top!;
-  const few = Math.min(CARRIED_BY, batch.length);
-  const some = Array.from({ length: few }, (_, i) => Math.floor((i * batch.length) / few));
+  const apart = (batch.length - 1) / (CARRIED_BY - 1);
+  const some = Array.from({ length: CARRIED_BY }, (_, i) => Math.floor(i * apart));
   const after = (await network.run(batch.part(some), state.affines, [name])).said.get(name)!.features;
   const before = passed.said.get(name)!.features.take(some);
   const by = columnMeans(after.map((v, at) => v - before.data[at]!));

@@ -43,7 +43,7 @@ ALIGN_RATE = 0.02
 BY_CHANCE = 2.0  # times the loss that chance alone makes: below it there is nothing to undo
 AT_RANDOM = 0.5  # `Continuity.independence` below which a batch shows its classes, and not its domain
 ENTROPY_SHARE = 0.1  # of the entropy beside alignment
-CARRIED_BY = 16  # images of the batch that tell how a step moves features
+CARRIED_BY = ALIGN_FROM  # images of the batch that tell how a step moves features
 ROUNDS = 2  # the batch is predicted, learned from, and predicted with what was learned
 
 
@@ -230,8 +230,7 @@ def _carried(network: Network, state: State, batch: ImageBatch, passed: Pass) ->
     """Prototypes were learned among the features of the affines before the step: they move as features do."""
     name = state.top
     assert name is not None
-    few = min(CARRIED_BY, len(batch))
-    some = np.arange(few) * len(batch) // few
+    some = np.linspace(0, len(batch) - 1, CARRIED_BY).astype(np.intp)
     after = network.run(batch.part(some), state.affines, [name]).features[:, 0].astype(np.float64)
     by = (after - passed.features[some, passed.names.index(name)]).mean(axis=0)
     return replace(state, prototypes=state.prototypes.carried(name, by))
