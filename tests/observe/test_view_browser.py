@@ -5,7 +5,7 @@ import sys
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from time import monotonic, sleep
@@ -361,7 +361,7 @@ def test_another_site_can_neither_read_nor_press(driver: Any, runtime: Runtime) 
             def log_message(self, *args: object) -> None:
                 pass
 
-        with HTTPServer(("127.0.0.1", 0), Elsewhere) as elsewhere:
+        with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as elsewhere:  # a spare connection holds up no other
             thread = threading.Thread(target=elsewhere.serve_forever)
             thread.start()
             try:
