@@ -122,7 +122,7 @@ export class Learner {
         attempt = { ...this.attempt(batch), recent: newest(this.recent.xHat, look.xHat) };
       }
       const { before, recent } = attempt;
-      const known = seen.length ? new Continuity(null, attempt.continuity.weights) : attempt.continuity; // followed already
+      const known = seen.length ? new Continuity(null, attempt.continuity.weights, attempt.continuity.counts) : attempt.continuity; // followed already
       const proposal = look
         ? await beyond.propose(network, before, batch, config, seen, look, recent, config.continuity ? known : null)
         : await propose(network, before, batch, config, seen);
