@@ -9,21 +9,19 @@ half of the target with its labels and reads the other half, and the other way r
 prototypes, whichever is right.
 """
 
-from pathlib import Path
-
 import numpy as np
+from conditions import BATCH, Follow
 from numpy.typing import NDArray
 from tables import OUT, PACS, RUNS
 from tqdm import tqdm
 
 from pluto_edge.evaluate.evaluation import CACHE
 from pluto_edge.evaluate.recorded import RecordedNetwork
-from pluto_edge.evaluate.targets import arrange, find_targets, prepare
+from pluto_edge.evaluate.targets import TargetStream, arrange, find_targets, prepare
 from pluto_edge.manifest import Bundle
-from pluto_edge.runtime.algorithm.prototypes import Prototypes
 from pluto_edge.runtime.engine.session import Engine
 
-BATCH, ORDERS = 64, 3
+ORDERS = 3
 RIDGE = 0.1  # of the mean variance
 
 Wide = NDArray[np.float64]
@@ -44,53 +42,37 @@ def on(name: str) -> dict[str, float]:
     bundle = Bundle(RUNS / "loo" / "pacs-adapter" / name / "bundle")
     manifest = bundle.manifest
     network = RecordedNetwork(bundle, Engine("cpu", 1))
-    (target,) = find_targets(Path(RUNS / "data" / "pacs"), (name,), manifest.classes, seen=bundle.load_seen())
+    (target,) = find_targets(RUNS / "data" / "pacs", (name,), manifest.classes, seen=bundle.load_seen())
     stream = prepare(target, manifest.preprocessing, OUT / CACHE)
     network.record(stream, OUT / CACHE)
     assert stream.outputs is not None
     module = network.modules.generalist
     assert module is not None
     column = list(network.modules).index(module)
-    logits, features = stream.outputs.logits[:, [column]], stream.outputs.features[:, [column]]
+    features = stream.outputs.features[:, column].astype(np.float64)
     labels = np.array(target.labels)
+    head = stream.outputs.logits[:, column].argmax(axis=1) == labels
     found = []
     for seed in range(ORDERS):
         order = arrange(target.labels, "shuffled", seed)
-        own = _follow(network, module, logits, features, labels, order, taught=False)
-        taught = _follow(network, module, logits, features, labels, order, taught=True)
-        head = logits[:, 0].argmax(axis=1) == labels
-        found.append([head, own, head | own, taught, _halves(features[:, 0].astype(float), labels, order)])
+        own = _follow(network, module, stream, order, taught=False)
+        taught = _follow(network, module, stream, order, taught=True)
+        found.append([head, own, head | own, taught, _halves(features, labels, order)])
     names = ("joint", "prototypes", "one of two, with labels", "taught, with labels", "half, with labels")
     return {n: float(np.mean([row[i].mean() for row in found])) for i, n in enumerate(names)}
 
 
 def _follow(
-    network: RecordedNetwork,
-    module: str,
-    logits: NDArray[np.floating],
-    features: NDArray[np.floating],
-    labels: NDArray[np.intp],
-    order: NDArray[np.intp],
-    *,
-    taught: bool,
+    network: RecordedNetwork, module: str, stream: TargetStream, order: NDArray[np.intp], *, taught: bool
 ) -> NDArray[np.bool_]:
     """Prototypes of a shuffled stream: for every image whether it was right."""
-    references = network.modules.references
-    state = Prototypes()
+    labels = np.array(stream.target.labels)
+    follow = Follow(network, module)
     right = np.zeros(len(labels), bool)
-    for start in range(0, len(order), BATCH):
-        part = order[start : start + BATCH]
-        ones = np.ones((len(part), 1))
-        learned = state
-        for _ in range(2):
-            said = learned.predict([module], references, logits[part], features[part], ones)
-            if not taught:
-                learned = state.learn([module], references, features[part], ones, said, 1.0)
-        right[part] = said.argmax(axis=1) == labels[part]
-        if taught:
-            truth = np.eye(said.shape[1])[labels[part]]
-            learned = state.learn([module], references, features[part], ones, truth, 1.0)
-        state = learned
+    for batch in stream.batches(order, BATCH):
+        truth = labels[batch.indices]
+        said = follow.taught(batch, truth) if taught else follow.step(batch)
+        right[batch.indices] = said.argmax(axis=1) == truth
     return right
 
 

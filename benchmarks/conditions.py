@@ -110,6 +110,16 @@ class Follow:
             self.continuity = after
         return said
 
+    def taught(self, batch: TargetBatch, truth: Indices) -> NDArray[np.floating]:
+        """Predicts a batch with what was known, and learns its true classes, which nobody has on a device."""
+        passed = self.network.run(batch, {}, [self.module])
+        known = self.network.modules.references
+        ones = np.ones((len(batch), 1))
+        said = self.prototypes.predict([self.module], known, passed.logits, passed.features, ones)
+        labels = np.eye(said.shape[1])[truth]
+        self.prototypes = self.prototypes.learn([self.module], known, passed.features, ones, labels, 1.0)
+        return said
+
 
 def accuracy(step: Step, stream: TargetStream, images: Indices) -> float:
     """Online, batch after batch."""
