@@ -47,10 +47,10 @@ STILL = ("single", "neo", "t3a", "lame", "pluto-no-step", "zero-shot", "pluto-pa
 LEARNING = ("foa", "pluto", "pluto-paper", "pluto-joint")
 ENTROPY = ("tent", "eata", "sar")
 TUNABLE = ("t3a", "lame", "tent", "sar", "foa")
+COSTLY = ("tent", "eata", "sar", "foa", "cotta")  # a gradient for every image and module, or more
 PARTS = ("pluto-no-evidence", "pluto-no-prototypes", "pluto-entropy", "pluto-both")
 WILD = (*STILL, "pluto", "pluto-paper", "pluto-joint")  # what is run on every kind of stream
-STEP = ("single", "pluto-no-step", "pluto")  # what the gradient step adds
-TOP_M = (1, 5, 30)
+TOP_M = (1, 5, 75)
 
 
 @dataclass(frozen=True)
@@ -116,35 +116,34 @@ def tables() -> dict[str, list[Group]]:
     digits = {"name": "digits", "data": "digits", "targets": DIGITS}
     pacs = {k: {"name": f"pacs-{k}", "data": "pacs", "targets": PACS} for k in ("adapter", "vpt")}
     online, once = Protocol(seeds=3), Protocol(seeds=1)
-    many = RUNS / "bundles" / "cifar30"
+    many = RUNS / "bundles" / "cifar75"
     corrupted = RUNS / "data" / "cifar-c"
     meter = RUNS / "data" / "meter"
     camera = Path("examples/digits/bundle")
     found = {
-        "digits": leave_one_out(**digits, methods=(*STILL, *LEARNING), protocol=online),
+        "digits": leave_one_out(
+            **digits, methods=(*STILL, *tuned("digits", "t3a", "lame"), *LEARNING), protocol=online
+        ),
         "digits-tuned": leave_one_out(
             **digits, methods=(*tuned("digits", *TUNABLE), "pluto-no-step", "pluto"), protocol=once, limit=400
         ),
-        "pacs-adapter": leave_one_out(**pacs["adapter"], methods=(*STILL, *LEARNING), protocol=online, limit=128),
-        "pacs-still": leave_one_out(**pacs["adapter"], methods=STILL, protocol=Protocol(seeds=5)),
-        "pacs-step": leave_one_out(
-            **pacs["adapter"], methods=("single", "pluto-no-step", "pluto"), protocol=online, limit=768
+        "pacs": leave_one_out(
+            **pacs["adapter"], methods=(*STILL, *tuned("pacs", "t3a", "lame"), "pluto"), protocol=online
         ),
-        "pacs-tuned": leave_one_out(
+        "pacs-costly": leave_one_out(
             **pacs["adapter"],
-            methods=("single", *tuned("pacs", *TUNABLE), "pluto-no-step", "pluto"),
+            methods=("single", *tuned("pacs", *COSTLY), "pluto-no-step", "pluto"),
             protocol=once,
             limit=256,
         ),
-        "pacs-vpt": leave_one_out(**pacs["vpt"], methods=(*STILL, *LEARNING), protocol=online, limit=128),
+        "pacs-vpt": leave_one_out(
+            **pacs["vpt"], methods=(*STILL, *tuned("pacs", "t3a", "lame"), "pluto"), protocol=online, limit=512
+        ),
         "pacs-classes": leave_one_out(
             **pacs["adapter"], methods=STILL, protocol=Protocol(seeds=5, order="classes")
         ),
         "digits-cotta": leave_one_out(
             **digits, methods=("single", "cotta:views=4,mirror=false", "pluto"), protocol=once, limit=128
-        ),
-        "pacs-cotta": leave_one_out(
-            **pacs["adapter"], methods=("single", "cotta:views=4", "pluto"), protocol=once, limit=128
         ),
         "ablation-digits": leave_one_out(**digits, methods=(*PARTS, "pluto", "pluto-no-step"), protocol=online),
         "ablation-pacs": leave_one_out(**pacs["adapter"], methods=PARTS, protocol=online, limit=192),
@@ -168,6 +167,7 @@ def tables() -> dict[str, list[Group]]:
         "wild-classes": [
             Group(camera, meter, (t,), WILD, Protocol(seeds=3, order="classes"), limit=600) for t in CONDITIONS
         ],
+        "wild-mixed-known": [Group(camera, meter, ("+".join(KNOWN),), WILD, online, limit=1500)],
         "wild-mixed": [Group(camera, meter, ("+".join(CONDITIONS),), WILD, online, limit=2000)],
         "wild-long": [
             Group(camera, meter, CONDITIONS, (method,), Protocol(seeds=1, continual=True)) for method in WILD

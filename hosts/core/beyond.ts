@@ -5,7 +5,7 @@
 
 import { align } from "./alignment.js";
 import type { Continuity } from "./continuity.js";
-import { trust } from "./evidence.js";
+import { STAKES, trust } from "./evidence.js";
 import { columnMeans, Matrix, max, sum, TINY_32 } from "./linear.js";
 import type { AdaptConfig } from "./manifest.js";
 import { every, type Look, type Modules, type Network, onlyOf, type Pass } from "./network.js";
@@ -66,7 +66,7 @@ export function weightsOf(say: Say, modules: Modules, state: State, passed: Pass
 /** How much of each image looks like each known domain, [B,N]; no column where nobody asks or knows. */
 export function looksLike(modules: Modules, recent: Matrix, xHat: Matrix, config: AdaptConfig): Matrix {
   if (config.weighting !== "evidence" || modules.domains === null) return new Matrix(xHat.rows, 0);
-  return modules.domains.weigh(recent, xHat);
+  return modules.domains.weigh(recent, xHat, modules.generalist === null ? 1 : STAKES);
 }
 
 /** From how the images look, as `looksLike` says, and from how well each module's features fit so far. */

@@ -18,6 +18,7 @@ const LEAST = 0.15; // of the recent images: a domain with a smaller share is ta
 const [FITS, FEW, CHANCE] = [0.85, 1.5, 1.5] as const;
 const SOFT = 0.1;
 const [MOVED, MOVED_SOFT] = [1.8, 0.1] as const;
+export const STAKES = 10; // what a wrong specialist loses against a generalist, over what the right one gains
 
 export class Domains {
   private constructor(
@@ -57,9 +58,11 @@ export class Domains {
 
   /**
    * How much of each image belongs to each domain, given the recent ones (x̂, with the images among them or not; where
-   * there are none, the images themselves): [B,N], rows sum to at most 1. What is missing is unknown.
+   * there are none, the images themselves): [B,N], rows sum to at most 1. What is missing is unknown. `stakes` is how
+   * much more a wrong domain loses than the right one gains; where the recent images are of several domains, the odds
+   * of each are divided by it.
    */
-  weigh(recent: Matrix, images: Matrix): Matrix {
+  weigh(recent: Matrix, images: Matrix, stakes = 1): Matrix {
     const count = this.names.length;
     const context = matmul(centred(recent.rows ? recent : images, this.origin), this.whiten);
     const likelihoods = this.logLikelihoods(context);
@@ -73,7 +76,10 @@ export class Domains {
     }
     const here = this.logLikelihoods(matmul(centred(images, this.origin), this.whiten));
     const fit = this.fit(context, belongs);
-    return softmax(here.map((v, at) => v + Math.log(shares[at % count]!))).map((v, at) => v * fit[at % count]!);
+    const found = softmax(here.map((v, at) => v + Math.log(shares[at % count]!))).map((v, at) => v * fit[at % count]!);
+    const entropy = -shares.reduce((total, v) => total + v * Math.log(v), 0);
+    const mixed = Math.min(Math.exp(entropy) - 1, 1); // 0 for one domain, 1 for two and more
+    return found.map((v) => v / (v + stakes ** mixed * (1 - v)));
   }
 
   private logLikelihoods(rows: Matrix): Matrix {

@@ -3,8 +3,9 @@
     python hosts/golden/make.py            # writes bundles/, cases/ and cases.json anew, in this folder
 
 Small random backbones, both kinds of modules, fp32 and int8: ten steps of 16 images through two known domains and
-an unknown one, with the paper's algorithm and with the defaults; streams frame by frame; a step for every branch
-that these do not reach; and images in every way of being resized. `README.md` says what is in the files.
+an unknown one, with the paper's algorithm and with the defaults; a sequel in which the domains are mixed; streams
+frame by frame; a step for every branch that these do not reach; and images in every way of being resized.
+`README.md` says what is in the files.
 """
 
 import argparse
@@ -41,10 +42,11 @@ BATCH = 16
 SURE = 8.0  # logits, about, between the class of an image and the others
 NOISE = 0.5  # of a class's pattern
 LOUD = 5.0  # times the backbone of a random store, to which all images would look much alike
-# how bright and how loud the images of a domain are; `other` belongs to no module
-DOMAINS = {"domain-0": (90.0, 18.0), "domain-1": (165.0, 45.0), "other": (128.0, 75.0)}
+# how bright and how loud the images of a domain are; `other` belongs to no module, `between` could be of either
+DOMAINS = {"domain-0": (90.0, 18.0), "domain-1": (165.0, 45.0), "other": (128.0, 75.0), "between": (110.0, 24.0)}
 GENERALIST = "domain-2"
 STORY = ("domain-0",) * 4 + ("domain-1",) * 4 + ("other",) * 2  # of ten steps
+SEQUEL = ("domain-0", "domain-1", "between", "domain-0")  # in turns, image by image: several domains at once
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ def cases() -> list[Case]:
         found += [Case(f"{bundle}-paper", bundle, PAPER), Case(f"{bundle}-default", bundle, AdaptConfig())]
     for name, config in BRANCHES.items():
         found.append(Case(f"adapter-fp32-{name}", "adapter-fp32", config, rounding=10.0 if name == "harm" else 1.0))
+    found.append(Case("adapter-fp32-mixed", "adapter-fp32", AdaptConfig(), frames=len(STORY + SEQUEL) * BATCH))
     streams = {"paper": PAPER, "default": AdaptConfig()}
     return found + [Case(f"stream-{n}", "adapter-fp32", c, "stream", 9 * BATCH) for n, c in streams.items()]
 
@@ -250,7 +253,9 @@ def write_cases(out: Path, wanted: Sequence[Case], bundles: Path, frames: Frames
 
 def story(seed: int = 1) -> Frames:
     """The images of all cases, in order."""
-    return np.concatenate([images(domain, BATCH, seed + turn)[0] for turn, domain in enumerate(STORY)])
+    found = [images(domain, BATCH, seed + turn)[0] for turn, domain in enumerate(STORY + SEQUEL)]
+    in_turns = np.stack(found[len(STORY) :], axis=1).reshape(-1, *found[0].shape[1:])
+    return np.concatenate([*found[: len(STORY)], in_turns])
 
 
 def main() -> int:

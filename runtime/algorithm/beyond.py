@@ -18,7 +18,7 @@ from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
 from pluto_edge.runtime.algorithm.alignment import align
 from pluto_edge.runtime.algorithm.continuity import Continuity
-from pluto_edge.runtime.algorithm.evidence import Domains, trust
+from pluto_edge.runtime.algorithm.evidence import STAKES, Domains, trust
 from pluto_edge.runtime.algorithm.prototypes import Prototypes
 from pluto_edge.runtime.algorithm.selection import Blend, blend, mixed_entropy, update_selector
 from pluto_edge.runtime.algorithm.sharpness import (
@@ -95,7 +95,7 @@ def looks_like(
     domains = known_domains(modules)
     if config.weighting != "evidence" or domains is None:
         return np.zeros((len(x_hat), 0))
-    return domains.weigh(recent, x_hat)
+    return domains.weigh(recent, x_hat, STAKES if modules.generalist is not None else 1.0)
 
 
 def who_has_a_say(modules: Modules, prototypes: Prototypes, looks: Wide, config: AdaptConfig) -> Say:

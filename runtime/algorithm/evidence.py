@@ -5,6 +5,9 @@ which the modules' average covariance is the identity, a domain is a point y_j w
 of a stream are taken as a mixture of the known domains (one of them, where the stream shows one thing at a time),
 whose shares are found by expectation maximisation. Then every domain is asked whether its images really fit: their
 mean must not be farther from y_j than chance allows. What does not fit is unknown, and unknown is an answer.
+
+Where a stream shows several domains at once, each image has to be told by itself, which fails more often. Beside a
+generalist, which is never far off, a doubtful image is then better left unknown.
 (Beyond the paper. The bounds were chosen on development domains: docs/adaptation.md.)
 """
 
@@ -16,7 +19,7 @@ from numpy.typing import NDArray
 
 from pluto_edge._arrays import Wide
 from pluto_edge.runtime.algorithm.prototypes import DRIFT
-from pluto_edge.runtime.algorithm.selector import sigmoid, softmax
+from pluto_edge.runtime.algorithm.selector import entropy, sigmoid, softmax
 from pluto_edge.signature import Signature
 
 WINDOW = 64  # recent images
@@ -27,6 +30,7 @@ LEAST = 0.15  # of the recent images: a domain with a smaller share is taken for
 FITS, FEW, CHANCE = 0.85, 1.5, 1.5  # a domain fits below FITS + FEW/sqrt(images) + CHANCE sqrt(2/directions)
 SOFT = 0.1  # it is half trusted at that bound, and more or less around it
 MOVED, MOVED_SOFT = 1.8, 0.1  # the same for a module's features, `Prototypes.misfit`
+STAKES = 10.0  # what a wrong specialist loses against a generalist, over what the right one gains
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,11 @@ class Domains:
             tuple(signatures), origin, whiten, (means - origin) @ whiten, traces / width, directions=directions
         )
 
-    def weigh(self, recent: NDArray[np.floating], images: NDArray[np.floating]) -> Wide:
+    def weigh(self, recent: NDArray[np.floating], images: NDArray[np.floating], stakes: float = 1.0) -> Wide:
         """How much of each image belongs to each domain, given the recent ones (x̂ [n,d], with the images among
         them or not; where there are none, the images themselves): [B,N], rows sum to at most 1. What is missing is
-        unknown."""
+        unknown. `stakes` is how much more a wrong domain loses than the right one gains: where the recent images
+        are of several domains, the odds of each are divided by it."""
         context = ((recent if len(recent) else images).astype(np.float64) - self.origin) @ self.whiten
         likelihoods = self._log_likelihoods(context)
         shares = np.full(len(self.names), 1 / len(self.names))
@@ -71,7 +76,9 @@ class Domains:
             shares = np.maximum(belongs.mean(axis=0) - LEAST, 1e-12)
             shares = shares / shares.sum()
         here = self._log_likelihoods((images.astype(np.float64) - self.origin) @ self.whiten)
-        return np.asarray(softmax(here + np.log(shares)) * self._fit(context, belongs))
+        found = softmax(here + np.log(shares)) * self._fit(context, belongs)
+        mixed = min(float(np.exp(entropy(shares))) - 1, 1.0)  # 0 for one domain, 1 for two and more
+        return np.asarray(found / (found + stakes**mixed * (1 - found)))
 
     def _log_likelihoods(self, rows: Wide) -> Wide:
         width = self.points.shape[1]

@@ -75,6 +75,23 @@ def test_a_mixed_batch_is_told_apart_image_by_image() -> None:
     assert (shares[32:].argmax(axis=1) == 2).mean() > 0.9
 
 
+def test_stakes_divide_the_odds_where_domains_are_mixed() -> None:
+    known = domains("fog", "night", "rain")
+    both = np.concatenate([draw("fog", 32), draw("rain", 32)])
+    plain = known.weigh(both, both)
+    at_stake = known.weigh(both, both, 10.0)
+    open_ones = (plain > 1e-6) & (plain < 1 - 1e-6)
+    before, after = plain[open_ones] / (1 - plain[open_ones]), at_stake[open_ones] / (1 - at_stake[open_ones])
+    assert open_ones.any()
+    np.testing.assert_allclose(before / after, 10.0, rtol=0.01)
+
+
+def test_stakes_leave_a_stream_of_one_domain_alone() -> None:
+    known = domains("fog", "night", "rain")
+    recent = draw("fog", 64)
+    np.testing.assert_allclose(known.weigh(recent, recent, 10.0), known.weigh(recent, recent), rtol=1e-6)
+
+
 def test_what_is_recent_decides_about_one_image() -> None:
     """An image that could be of either domain is taken for what the stream shows."""
     known = domains("fog", "rain")
