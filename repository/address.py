@@ -7,12 +7,7 @@ from pluto_edge._files import check_name
 from pluto_edge.errors import ConfigError
 from pluto_edge.repository.layout import DEFAULT_CHANNEL
 
-__all__ = ["Address", "is_address"]
-
-
-def is_address(text: object) -> bool:
-    """Whether this is an address and no path: it has a scheme."""
-    return isinstance(text, str) and "://" in text
+__all__ = ["Address"]
 
 
 @dataclass(frozen=True)

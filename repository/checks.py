@@ -10,7 +10,7 @@ __all__ = ["check_bundle", "check_module_folder"]
 
 
 def check_bundle(path: Path) -> Bundle:
-    """The bundle in `path`, if every file is whole, every tensor finite and every parity figure within its tolerance."""
+    """The bundle in `path`, if all files are whole, all tensors finite and all parity figures within tolerance."""
     try:
         bundle = Bundle(path)
         for name in bundle.manifest.names:

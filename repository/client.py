@@ -2,20 +2,18 @@
 
 import logging
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
 
-from pluto_edge._files import finish, found, growing_file, sha256, whole_folder, write_bytes
-from pluto_edge._text import size
+from pluto_edge._files import found, whole_folder, write_bytes
 from pluto_edge.errors import BundleError, MissingExtraError, PlutoError, RepositoryError, StoreError
 from pluto_edge.manifest import Bundle
 from pluto_edge.repository.address import Address
 from pluto_edge.repository.cache import Cache, Kept
+from pluto_edge.repository.download import Downloads, Progress, reason
 from pluto_edge.repository.fetcher import Fetcher, Limits, transport_of
 from pluto_edge.repository.layout import METADATA, ModuleRelease, Release, blob_path, index_target
 from pluto_edge.repository.session import Found, RevokedError, Session
@@ -31,12 +29,9 @@ except ImportError as cause:
 __all__ = ["Client", "Damage", "resolve"]
 
 ROOT = "PLUTO_ROOT"
-ATTEMPTS = 3  # to get one file, as long as each brings bytes
 MAX_METADATA = 64 * 1024 * 1024  # bytes of one role's metadata: some hundred thousand modules
 
 log = logging.getLogger("pluto_edge.repository")
-
-Progress = Callable[[int, int], None]  # bytes that are done, of bytes to do
 
 
 def resolve(
@@ -103,6 +98,7 @@ class Client:
         self.cache = Cache(repository, cache)
         self.url = self.cache.url
         self.fetcher = fetcher or Fetcher(transport_of(self.url), limits)
+        self._downloads = Downloads(self.cache, self.fetcher)
         self._root = root or os.environ.get(ROOT) or None
 
     # asking
@@ -123,7 +119,7 @@ class Client:
                 with whole_folder(self.cache.metadata) as new:
                     _copy_metadata(Path(scratch), new)
         if isinstance(failure, TufError | DownloadError):
-            raise RepositoryError(f"{self.url}: {_reason(failure)}") from failure
+            raise RepositoryError(f"{self.url}: {reason(failure)}") from failure
         if failure is not None:
             raise failure
         if not self.cache.root.is_file() or self.cache.root.read_bytes() != anchor:
@@ -196,7 +192,7 @@ class Client:
                 there = session.find(target)
             if there is None:
                 raise RepositoryError(f"{self.url}: has no index, because no module was published by itself")
-            self._fetch_all([there], None)
+            self._downloads.fetch([there])
             files = {Path(target).name: there.entry}
             self.cache.keep(Kept("indexes", site or "own", "", there.entry.sha256, files))
             return self.cache.blob(there.entry)
@@ -213,7 +209,7 @@ class Client:
         return folder
 
     def sync(self, progress: Progress | None = None) -> dict[str, str]:
-        """Bring everything up to date that was ever pulled; gives what each name stands for now, or why it does not."""
+        """Bring everything up to date that was ever pulled; gives what each name stands for now, or why none."""
         outcome = {}
         for kept in self.cache.names():
             try:
@@ -255,7 +251,7 @@ class Client:
         if wrong and repair:
             entries = [files[name] for name in wrong]
             try:
-                self._fetch_all([Found(e, blob_path(e.sha256)) for e in entries], progress)
+                self._downloads.fetch([Found(e, blob_path(e.sha256)) for e in entries], progress)
                 if kept.kind != "indexes":
                     self.cache.assemble(folder, files, lambda _: None)
                 repaired = True
@@ -272,7 +268,7 @@ class Client:
         folder = self.cache.place(kept.kind, kept.content)
         whole = self.cache.is_whole(folder, kept.files, hashes=True)
         blobs = [e for e in what.blobs if not whole or e == kept.signature]
-        self._fetch_all([Found(e, blob_path(e.sha256)) for e in blobs], progress)
+        self._downloads.fetch([Found(e, blob_path(e.sha256)) for e in blobs], progress)
         if not whole:
             try:
                 self.cache.assemble(folder, kept.files, check)
@@ -282,63 +278,6 @@ class Client:
             write_bytes(folder.with_suffix(".sig"), self.cache.blob(kept.signature).read_bytes())
         self.cache.keep(kept)
         return folder
-
-    def _fetch_all(self, wanted: Sequence[Found], progress: Progress | None) -> None:
-        missing = [f for f in wanted if not self.cache.has(f.entry)]
-        total = sum(f.entry.size for f in missing)
-        if total > self.fetcher.limits.total:
-            raise RepositoryError(
-                f"{self.url}: {size(total)} to fetch; {size(self.fetcher.limits.total)} are allowed"
-            )
-        free = shutil.disk_usage(self.cache.folder).free
-        if total > free:
-            raise RepositoryError(
-                f"{self.cache.folder}: {size(total)} to fetch, and {size(free)} of the disk are free"
-            )
-        done = 0
-        for one in missing:
-            self._fetch(one, lambda have, before=done: progress(before + have, total) if progress else None)
-            done += one.entry.size
-
-    def _fetch(self, wanted: Found, progress: Callable[[int], None]) -> None:
-        """One file, from where it broke off, into the blobs: if it is what was signed, and not otherwise."""
-        entry = wanted.entry
-        partial = self.cache.partial / entry.sha256
-        for attempt in range(1, ATTEMPTS + 1):
-            have = partial.stat().st_size if partial.is_file() else 0
-            try:
-                self._continue(wanted, partial, progress)
-            except DownloadError as cause:
-                more = partial.is_file() and partial.stat().st_size > have
-                if attempt < ATTEMPTS and more:
-                    continue
-                raise RepositoryError(_reason(cause)) from cause
-            if sha256(partial) == entry.sha256:
-                finish(partial, self.cache.blob(entry), mode=0o444)
-                return
-            partial.unlink()
-            if not have:  # else what was here from before may be to blame: once more from the first byte
-                raise RepositoryError(f"{self.url}/{wanted.path}: is not what was signed; it is thrown away")
-        raise RepositoryError(f"{self.url}/{wanted.path}: is not what was signed; it is thrown away")
-
-    def _continue(self, wanted: Found, partial: Path, progress: Callable[[int], None]) -> None:
-        length = wanted.entry.size
-        if partial.is_file() and partial.stat().st_size > length:
-            partial.unlink()
-        with growing_file(partial) as file:
-            if file.tell() == length and length:
-                return
-            rest = self.fetcher.resume(f"{self.url}/{wanted.path}", file.tell(), length, lambda: _empty(file))
-            for chunk in rest:
-                file.write(chunk)
-                progress(file.tell())
-            if file.tell() < length:
-                raise DownloadError(f"{self.url}/{wanted.path}: ended after {file.tell():,} of {length:,} bytes")
-
-
-def _empty(file: BinaryIO) -> None:
-    file.seek(0)
-    file.truncate()
 
 
 def _check_module(folder: Path) -> None:
@@ -355,9 +294,3 @@ def _copy_metadata(here: Path, there: Path) -> None:
     for name, data in _metadata(here).items():
         (there / name).parent.mkdir(exist_ok=True)
         write_bytes(there / name, data)
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong, with the cause where that says more."""
-    cause = error.__cause__
-    return f"{error} ({cause})" if cause is not None and str(cause) not in str(error) else str(error)

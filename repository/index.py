@@ -14,7 +14,7 @@ __all__ = ["build"]
 
 
 def build(entries: Sequence[IndexEntry]) -> bytes:
-    """A safetensors file: mean and variance of how each module's source looks, and in its header what they are of."""
+    """A safetensors file: mean and variance of how each module's source looks; its header says whose they are."""
     rows = []
     tensors = {}
     for number, entry in enumerate(entries):

@@ -70,7 +70,7 @@ def load_signers(paths: Iterable[Path], outside: Path | None = None) -> list[Cry
 
 
 def load_private(file: Path) -> "Ed25519PrivateKey | EllipticCurvePrivateKey":
-    """The private key in a file that nobody else may read, with the passphrase of `PLUTO_KEY_PASSPHRASE` if it has one."""
+    """The private key in a file that nobody else may read; `PLUTO_KEY_PASSPHRASE` opens one that is encrypted."""
     try:
         if os.name == "posix" and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise RepositoryError(f"{file}: others may read this private key; run: chmod 600 {file}")

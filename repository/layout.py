@@ -1,7 +1,7 @@
 """What a repository holds, and where.
 
 repository/
-  metadata/                          The Update Framework's: root, targets, snapshot, timestamp, and a role for each site
+  metadata/                          The Update Framework's: root, targets, snapshot, timestamp, one for each site
   targets/releases/<bundle>/<version>.json      Release: a bundle's files and their blobs
   targets/channels/<bundle>/<channel>.json      Channel: which release devices of this channel run
   targets/modules/<name>.json                   ModuleRelease: one module's files and their blobs

@@ -32,7 +32,7 @@ STAGED = ".staged"
 _DAYS = "x-pluto-edge-expires-days"  # in the metadata: how long the next version holds
 _COMPACT = JSONSerializer(compact=True)
 
-S = TypeVar("S", bound=Signed)
+S = TypeVar("S", Root, Snapshot, Targets, Timestamp)
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,11 @@ class Roles:
             return None
         return self._read(self.published / f"{meta.version}.{role}.json", Targets).signed
 
+    def published_targets(self) -> list[str]:
+        """The roles that have published targets: the repository's own, and those of sites."""
+        snapshot = self.snapshot()
+        return [] if snapshot is None else [name.removesuffix(".json") for name in snapshot.meta]
+
     def next_targets(self, role: str = Targets.type) -> Targets:
         """What a role will have published after the next publication; empty where it is new."""
         staged = self._staged(role, Targets)
@@ -112,8 +117,7 @@ class Roles:
 
     def staged_signatures(self, role: str) -> int:
         """How many people have signed what is staged of a role."""
-        staged = self._staged(role, Signed)
-        return 0 if staged is None else len(staged.signatures)
+        return len(self._any(self.staged / f"{role}.json").signatures)
 
     def newest_file(self, role: str) -> int:
         """The highest version of a role that was ever written here; 0 where there is none."""
@@ -128,8 +132,14 @@ class Roles:
         signed = self.next_targets(role)
         before = signed.to_dict()
         yield signed
-        if signed.to_dict() == before and self._staged(role, Targets):
-            return
+        if signed.to_dict() != before:
+            self._stage(role, signed)
+
+    def renew_targets(self, role: str) -> None:
+        """Stage what a role has published as a new version."""
+        self._stage(role, self.next_targets(role))
+
+    def _stage(self, role: str, signed: Targets) -> None:
         signed.version = 1 + self.newest_file(role)
         self._write_staged(role, Metadata(signed))
 
@@ -146,8 +156,7 @@ class Roles:
 
     def sign(self, role: str, signers: Sequence[Signer]) -> Missing | None:
         """Sign what is staged of a role with those keys that may; says what it still lacks."""
-        staged: Metadata[Any] | None = self._staged(role, Signed)
-        assert staged is not None
+        staged = self._any(self.staged / f"{role}.json")
         if not staged.signatures:
             root = staged.signed if role == Root.type else self.root()
             staged.signed.expires = _after(days_of(root, role))
@@ -159,40 +168,41 @@ class Roles:
         missing, keys = self._missing(role, staged)
         return Missing(role, missing, tuple(sorted(keys))) if missing else None
 
-    def publish_staged(self, role: str) -> None:
-        """What is staged and signed becomes a file of the repository, which no snapshot refers to yet."""
-        staged: Metadata[Any] | None = self._staged(role, Signed)
-        assert staged is not None
-        self._write(self.published / f"{staged.signed.version}.{role}.json", staged)
+    def publish_staged(self, role: str) -> int:
+        """What is staged and signed becomes a file of the repository, that no snapshot has yet; its version."""
+        staged = self._any(self.staged / f"{role}.json")
+        version: int = staged.signed.version
+        self._write(self.published / f"{version}.{role}.json", staged)
+        return version
 
     def clear(self, role: str) -> None:
         """Nothing is staged of a role any more."""
         (self.staged / f"{role}.json").unlink(missing_ok=True)
 
-    def publish_snapshot(self, changed: Sequence[str], signers: Sequence[Signer]) -> bool:
-        """A new snapshot with the newest versions of roles that have `changed`, if it is needed; says whether it was."""
+    def publish_snapshot(self, versions: Mapping[str, int], signers: Sequence[Signer]) -> int | None:
+        """A new snapshot, with these versions of roles that have changed; None where none is needed."""
         before = self.snapshot()
-        if before is not None and not changed and not self._renew(before):
-            return False
+        if before is not None and not versions and not self._renew(before):
+            return None
         snapshot = before or Snapshot()
-        for role in changed:
-            version = self.newest_file(role)
+        for role, version in versions.items():
             data = (self.published / f"{version}.{role}.json").read_bytes()
             snapshot.meta[f"{role}.json"] = MetaFile.from_data(version, data, ["sha256"])
         snapshot.version = 1 + self.newest_file(Snapshot.type)
         self._publish(snapshot, f"{snapshot.version}.snapshot.json", signers)
-        return True
+        return snapshot.version
 
     def _renew(self, snapshot: Snapshot) -> bool:
         return self.due(snapshot, Snapshot.type) or not self.is_signed(Snapshot.type)
 
-    def publish_timestamp(self, signers: Sequence[Signer], version: int) -> None:
-        """A new timestamp of the newest snapshot: from here on devices see what was published."""
+    def publish_timestamp(self, signers: Sequence[Signer], version: int) -> int:
+        """A new timestamp of this snapshot: from here on devices see what was published; its version."""
         before = self.timestamp()
         data = (self.published / f"{version}.snapshot.json").read_bytes()
         meta = MetaFile.from_data(version, data, ["sha256"])
         stamp = Timestamp(version=1 + (before.version if before else 0), snapshot_meta=meta)
         self._publish(stamp, "timestamp.json", signers)
+        return stamp.version
 
     def lacking(self, role: str, signers: Sequence[Signer]) -> Missing | None:
         """What a role would lack if these signed it."""
@@ -203,7 +213,7 @@ class Roles:
 
     def _publish(self, signed: Snapshot | Timestamp, name: str, signers: Sequence[Signer]) -> None:
         signed.expires = _after(days_of(self.root(), signed.type))
-        metadata = Metadata(signed)
+        metadata: Metadata[Any] = Metadata(signed)
         allowed = self._keyids(signed.type)
         for signer in signers:
             if signer.public_key.keyid in allowed:
@@ -220,7 +230,7 @@ class Roles:
         snapshot = self.snapshot()
         assert snapshot is not None
         version = snapshot.version if role == Snapshot.type else snapshot.meta[f"{role}.json"].version
-        metadata = self._read(self.published / f"{version}.{role}.json", Signed)
+        metadata = self._any(self.published / f"{version}.{role}.json")
         result = self._delegator(role).get_verification_result(role, metadata.signed_bytes, metadata.signatures)
         return bool(result)
 
@@ -229,10 +239,10 @@ class Roles:
         snapshot = self.snapshot()
         meta = {} if snapshot is None else snapshot.meta
         for role in self.staged_roles():
-            staged: Metadata[Any] | None = self._staged(role, Signed)
+            staged = self._any(self.staged / f"{role}.json")
             known = meta.get(f"{role}.json")
             newest = self.newest_file(role) if role == Root.type else known.version if known else 0
-            if staged is not None and staged.signed.version <= newest:
+            if staged.signed.version <= newest:
                 self.clear(role)
 
     def _keyids(self, role: str) -> set[str]:
@@ -263,13 +273,16 @@ class Roles:
         return self._read(file, kind) if file.is_file() else None
 
     def _read(self, file: Path, kind: type[S]) -> Metadata[S]:
-        try:
-            metadata: Metadata[S] = Metadata.from_bytes(file.read_bytes())
-        except (OSError, TufError) as cause:
-            raise RepositoryError(f"{file}: cannot be read as metadata ({cause})") from cause
+        metadata = self._any(file)
         if not isinstance(metadata.signed, kind):
             raise RepositoryError(f"{file}: want {kind.type}, got {metadata.signed.type}")
         return metadata
+
+    def _any(self, file: Path) -> Metadata[Any]:
+        try:
+            return Metadata.from_bytes(file.read_bytes())
+        except (OSError, TufError) as cause:
+            raise RepositoryError(f"{file}: cannot be read as metadata ({cause})") from cause
 
     def _write_staged(self, role: str, metadata: Metadata[Any]) -> None:
         self.staged.mkdir(exist_ok=True)

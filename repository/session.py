@@ -1,4 +1,4 @@
-"""A repository at one moment, as its newest metadata describes it: every answer is vouched for by the root of trust."""
+"""A repository at one moment: every answer is vouched for by the root of trust."""
 
 from dataclasses import dataclass
 from typing import NoReturn
@@ -38,7 +38,7 @@ class RevokedError(RepositoryError):
 
 @dataclass(frozen=True)
 class Found:
-    """A target that is published: hash and length of its bytes, and where they are below the repository's address."""
+    """A target that is published: hash and length of its bytes, and where they are below the address."""
 
     entry: FileEntry
     path: str
