@@ -12,7 +12,7 @@ from pluto_edge._files import found, whole_folder, write_bytes
 from pluto_edge.errors import BundleError, MissingExtraError, PlutoError, RepositoryError, StoreError
 from pluto_edge.manifest import Bundle
 from pluto_edge.repository.address import Address
-from pluto_edge.repository.cache import Cache, Kept
+from pluto_edge.repository.cache import Cache, Kept, Kind
 from pluto_edge.repository.download import Downloads, Progress, reason
 from pluto_edge.repository.fetcher import Fetcher, Limits, transport_of
 from pluto_edge.repository.layout import METADATA, ModuleRelease, Release, blob_path, index_target
@@ -26,7 +26,7 @@ try:
 except ImportError as cause:
     raise MissingExtraError("tuf", "fleet") from cause
 
-__all__ = ["Client", "Damage", "resolve"]
+__all__ = ["Client", "Damage", "Synced", "resolve"]
 
 ROOT = "PLUTO_ROOT"
 MAX_METADATA = 64 * 1024 * 1024  # bytes of one role's metadata: some hundred thousand modules
@@ -73,6 +73,17 @@ class Damage:
 
     file: Path
     repaired: bool
+
+
+@dataclass(frozen=True)
+class Synced:
+    """What became of a name: the version that it stands for, and what there is to say of it."""
+
+    kind: Kind
+    name: str
+    version: str
+    said: str
+    revoked: bool = False
 
 
 class Client:
@@ -180,7 +191,7 @@ class Client:
                 if known is not None:
                     self.cache.forget(known)
                 raise
-            kept = Kept("modules", label, "", module.content, module.files)
+            kept = Kept("modules", label, module.content[:12], module.content, module.files)
             return self._bring(kept, module, _check_module, progress)
 
     def index(self, site: str = "") -> Path:
@@ -194,7 +205,7 @@ class Client:
                 raise RepositoryError(f"{self.url}: has no index, because no module was published by itself")
             self._downloads.fetch([there])
             files = {Path(target).name: there.entry}
-            self.cache.keep(Kept("indexes", site or "own", "", there.entry.sha256, files))
+            self.cache.keep(Kept("indexes", site or "own", there.entry.sha256[:12], there.entry.sha256, files))
             return self.cache.blob(there.entry)
 
     def cached(self, address: Address) -> Path | None:
@@ -208,21 +219,19 @@ class Client:
             return None
         return folder
 
-    def sync(self, progress: Progress | None = None) -> dict[str, str]:
-        """Bring everything up to date that was ever pulled; gives what each name stands for now, or why none."""
-        outcome = {}
-        for kept in self.cache.names():
-            try:
-                folder = self._again(kept, progress)
-                now = self.cache.kept(kept.kind, kept.name)
-                changed = now is None or now.content != kept.content
-                outcome[kept.name] = (
-                    f"{now.version or folder.name[:12] if now else ''}{' (new)' if changed else ''}"
-                )
-            except RevokedError as error:
-                log.warning("%s", error)
-                outcome[kept.name] = f"revoked: {error}"
-        return outcome
+    def sync(self, progress: Progress | None = None) -> list[Synced]:
+        """Bring everything up to date that was ever pulled from here."""
+        return [self._sync(kept, progress) for kept in self.cache.names()]
+
+    def _sync(self, before: Kept, progress: Progress | None) -> Synced:
+        try:
+            self._again(before, progress)
+        except RevokedError as error:
+            log.warning("%s", error)
+            return Synced(before.kind, before.name, before.version, str(error), revoked=True)
+        now = self.cache.kept(before.kind, before.name) or before
+        said = "is the newest" if now.content == before.content else "is new"
+        return Synced(now.kind, now.name, now.version, said)
 
     def _again(self, kept: Kept, progress: Progress | None) -> Path:
         first, at, last = kept.name.rpartition("@")

@@ -44,6 +44,18 @@ class Missing:
     keys: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class RoleState:
+    """What a role has published, until when that holds, and who must sign; `staged` says what waits."""
+
+    role: str
+    version: int
+    expires: str
+    threshold: int
+    keys: tuple[str, ...]
+    staged: str = ""
+
+
 class Roles:
     """The metadata of the repository in `folder`."""
 
@@ -102,8 +114,7 @@ class Roles:
 
     def published_targets(self) -> list[str]:
         """The roles that have published targets: the repository's own, and those of sites."""
-        snapshot = self.snapshot()
-        return [] if snapshot is None else [name.removesuffix(".json") for name in snapshot.meta]
+        return [role for role, _ in self._meta()]
 
     def next_targets(self, role: str = Targets.type) -> Targets:
         """What a role will have published after the next publication; empty where it is new."""
@@ -123,6 +134,27 @@ class Roles:
         """The highest version of a role that was ever written here; 0 where there is none."""
         pattern = re.compile(rf"(\d+)\.{re.escape(role)}\.json")
         return max((int(m[1]) for f in self.published.iterdir() if (m := pattern.fullmatch(f.name))), default=0)
+
+    def states(self) -> list[RoleState]:
+        """All roles that have published something."""
+        snapshot = self.snapshot()
+        stamp = self.timestamp()
+        if snapshot is None or stamp is None:
+            return []
+        signed: dict[str, Signed] = {Root.type: self.root(), Snapshot.type: snapshot, Timestamp.type: stamp}
+        signed |= {role: self._any(self.published / f"{m.version}.{role}.json").signed for role, m in self._meta()}
+        return [self._state(role, one) for role, one in signed.items()]
+
+    def _state(self, role: str, signed: Signed) -> RoleState:
+        keys = self._delegator(role).get_delegated_role(role)
+        waits = f"{self.staged_signatures(role)} signatures" if role in self.staged_roles() else ""
+        return RoleState(
+            role, signed.version, f"{signed.expires:%Y-%m-%dT%H:%M:%SZ}", keys.threshold, tuple(keys.keyids), waits
+        )
+
+    def _meta(self) -> list[tuple[str, MetaFile]]:
+        snapshot = self.snapshot()
+        return [] if snapshot is None else [(n.removesuffix(".json"), m) for n, m in snapshot.meta.items()]
 
     # changing
 
