@@ -1,35 +1,23 @@
 """`Client`: a repository as a device sees it. Nothing is used that the given root of trust does not vouch for."""
 
 import logging
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from pluto_edge._files import found, whole_folder, write_bytes
-from pluto_edge.errors import BundleError, MissingExtraError, PlutoError, RepositoryError, StoreError
+from pluto_edge._files import write_bytes
+from pluto_edge.errors import BundleError, RepositoryError, StoreError
 from pluto_edge.manifest import Bundle
 from pluto_edge.repository.address import Address
 from pluto_edge.repository.cache import Cache, Kept, Kind
-from pluto_edge.repository.download import Downloads, Progress, reason
+from pluto_edge.repository.download import Downloads, Progress
 from pluto_edge.repository.fetcher import Fetcher, Limits, transport_of
-from pluto_edge.repository.layout import METADATA, ModuleRelease, Release, blob_path, index_target
-from pluto_edge.repository.session import Found, RevokedError, Session
+from pluto_edge.repository.layout import ModuleRelease, Release, blob_path, index_target
+from pluto_edge.repository.session import Found, RevokedError
+from pluto_edge.repository.trust import Trust
 from pluto_edge.store import read_module, read_module_config
 
-try:
-    from tuf.api.exceptions import DownloadError
-    from tuf.api.exceptions import RepositoryError as TufError
-    from tuf.ngclient import Updater, UpdaterConfig
-except ImportError as cause:
-    raise MissingExtraError("tuf", "fleet") from cause
-
 __all__ = ["Client", "Damage", "Synced", "resolve"]
-
-ROOT = "PLUTO_ROOT"
-MAX_METADATA = 64 * 1024 * 1024  # bytes of one role's metadata: some hundred thousand modules
 
 log = logging.getLogger("pluto_edge.repository")
 
@@ -110,52 +98,7 @@ class Client:
         self.url = self.cache.url
         self.fetcher = fetcher or Fetcher(transport_of(self.url), limits)
         self._downloads = Downloads(self.cache, self.fetcher)
-        self._root = root or os.environ.get(ROOT) or None
-
-    # asking
-
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        """The repository as it is now; what was seen of its metadata is kept, so that it cannot go back."""
-        anchor = self._anchor()
-        self.cache.make()
-        failure: Exception | None = None
-        with TemporaryDirectory(prefix="pluto-edge-") as scratch:
-            _copy_metadata(found(self.cache.metadata), Path(scratch))
-            try:
-                yield self._session(Path(scratch), anchor)
-            except (TufError, DownloadError, PlutoError) as error:
-                failure = error
-            if _metadata(Path(scratch)) != _metadata(self.cache.metadata):
-                with whole_folder(self.cache.metadata) as new:
-                    _copy_metadata(Path(scratch), new)
-        if isinstance(failure, TufError | DownloadError):
-            raise RepositoryError(f"{self.url}: {reason(failure)}") from failure
-        if failure is not None:
-            raise failure
-        if not self.cache.root.is_file() or self.cache.root.read_bytes() != anchor:
-            self.cache.set_root(anchor)
-
-    def _session(self, folder: Path, anchor: bytes) -> Session:
-        config = UpdaterConfig(targets_max_length=MAX_METADATA, snapshot_max_length=MAX_METADATA)
-        url = f"{self.url}/{METADATA}/"
-        updater = Updater(str(folder), url, fetcher=self.fetcher, config=config, bootstrap=anchor)
-        updater.refresh()
-        return Session(updater, self.fetcher, self.url)
-
-    def _anchor(self) -> bytes:
-        """The root of trust, which somebody has given: no device believes the first one that it is told."""
-        file = self.cache.root if self._root is None else Path(self._root)
-        if self._root is None and not file.is_file():
-            raise RepositoryError(
-                f"{self.url}: there is no root of trust for this repository yet; get its root.json from whoever "
-                f"publishes it, by a way that you trust, and give it once: pluto pull ADDRESS --root root.json, "
-                f"or {ROOT}=root.json"
-            )
-        try:
-            return file.read_bytes()
-        except OSError as cause:
-            raise RepositoryError(f"{file}: the root of trust cannot be read ({cause.strerror})") from cause
+        self._trust = Trust(self.cache, self.fetcher, root)
 
     # fetching
 
@@ -166,7 +109,7 @@ class Client:
         with self.cache.alone():
             known = self.cache.kept("bundles", name)
             try:
-                with self.session() as session:
+                with self._trust.session() as session:
                     release = session.release(address, known.content if known else None)
             except RevokedError:
                 if known is not None:
@@ -185,7 +128,7 @@ class Client:
         with self.cache.alone():
             known = self.cache.kept("modules", label)
             try:
-                with self.session() as session:
+                with self._trust.session() as session:
                     module = session.module(name, site, known.content if known else None)
             except RevokedError:
                 if known is not None:
@@ -199,7 +142,7 @@ class Client:
         target = index_target(site)
         self.cache.make()
         with self.cache.alone():
-            with self.session() as session:
+            with self._trust.session() as session:
                 there = session.find(target)
             if there is None:
                 raise RepositoryError(f"{self.url}: has no index, because no module was published by itself")
@@ -291,15 +234,3 @@ class Client:
 
 def _check_module(folder: Path) -> None:
     read_module(folder, read_module_config(folder))
-
-
-def _metadata(folder: Path) -> dict[str, bytes]:
-    """The metadata in a folder by name; the link to the newest root is left out, for the root is always given."""
-    files = [*folder.glob("*.json"), *folder.glob("root_history/*.json")]
-    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in sorted(files) if not f.is_symlink()}
-
-
-def _copy_metadata(here: Path, there: Path) -> None:
-    for name, data in _metadata(here).items():
-        (there / name).parent.mkdir(exist_ok=True)
-        write_bytes(there / name, data)
