@@ -51,7 +51,9 @@ class Trust:
                 with whole_folder(self._cache.metadata) as new:
                     _copy_metadata(Path(scratch), new)
         if isinstance(failure, TufError | DownloadError):
-            raise RepositoryError(f"{self._cache.url}: {reason(failure)}") from failure
+            said = reason(failure)
+            where = "" if said.startswith(self._cache.url) else f"{self._cache.url}: "
+            raise RepositoryError(where + said) from failure
         if failure is not None:
             raise failure
         if not self._cache.root.is_file() or self._cache.root.read_bytes() != anchor:
@@ -69,8 +71,8 @@ class Trust:
         file = self._cache.root if self._root is None else Path(self._root)
         if self._root is None and not file.is_file():
             raise RepositoryError(
-                f"{self._cache.url}: there is no root of trust for this repository yet; get its root.json from whoever "
-                f"publishes it, by a way that you trust, and give it once: pluto pull ADDRESS --root root.json, "
+                f"{self._cache.url}: there is no root of trust for this repository yet; get its root.json from "
+                "whoever publishes it, by a way that you trust, and give it once: pluto pull ADDRESS --root root.json, "
                 f"or {ROOT}=root.json"
             )
         try:
