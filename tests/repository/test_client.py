@@ -371,7 +371,7 @@ def test_sudden_ends(tmp_path: Path) -> None:
         assert folder is not None and folder.name in (old, new)
         Bundle(folder)
 
-    assert every_fault(prepare, act, check, step=3) > 30
+    assert every_fault(prepare, act, check, step=9) > 100
     assert simulator.client(work).cached(Simulator.address).name == new  # type: ignore[union-attr]
 
 
