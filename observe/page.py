@@ -1,7 +1,7 @@
 """`StreamPage`: what the page of one stream answers, without the server that is asked for it.
 
-`View` serves one of them at `/`; `pluto serve` has one for each camera, below `/camera/NAME/`. The page is one file,
-`view.html`, and asks nobody but the server it came from. Who may ask is in `server.py`.
+`View` serves one of them at `/`; `pluto serve` has one for each camera, below `/camera/NAME/`. The page is one
+file, `view.html`, and asks nobody but the server it came from. Who may ask is in `server.py`.
 """
 
 import secrets

@@ -102,7 +102,7 @@ class Server(ThreadingHTTPServer):
         token: that a browser must bring once, as `?token=…`; it then has a cookie.
         pages: what GET answers, by path. They must change nothing.
         actions: what POST does, by path.
-        probes: pages for programs on this machine, which bring no token; from elsewhere they want it as all pages do.
+        probes: pages for programs on this machine, which bring no token; from elsewhere they want it as others do.
             A server that has nothing else answers them to everyone, and needs no token on any address.
     """
 
