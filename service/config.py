@@ -125,8 +125,10 @@ class ServiceConfig:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The budget of every camera. Of those that learn they add up to `budget` at most; the others have the least
-        that there is, should somebody press Resume on their page."""
+        """The budget of every camera. Of those that learn they add up to `budget` at most.
+
+        The others have the least that there is, should somebody press Resume on their page.
+        """
         own = {c.name: c.budget for c in self.camera if c.learn and c.budget is not None}
         others = [c.name for c in self.camera if c.learn and c.budget is None]
         rest = self.budget - sum(own.values())

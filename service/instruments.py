@@ -69,7 +69,7 @@ def _camera(camera: Camera) -> CameraReading:
 
 @dataclass(frozen=True)
 class Instrument:
-    """Something that is measured. In Prometheus its name is `pluto_NAME_UNIT`, a counter's with `_total` behind it."""
+    """Something that is measured. Prometheus knows it as `pluto_NAME_UNIT`, a counter with `_total` behind it."""
 
     name: str
     kind: Literal["counter", "gauge"]

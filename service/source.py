@@ -71,7 +71,8 @@ class Source:
         self.stalls = 0
         self.dropped = 0
         self.taken = 0  # frames that came
-        self.last_frame = monotonic()  # when one came, or might have
+        self.last_frame = monotonic()  # when the last one came, or this was made
+        self._asked = monotonic()  # since when it has been silent, though it was asked
         self._open = open
         self._tell = tell
         self._backoff = Backoff()
@@ -99,7 +100,7 @@ class Source:
         """Look whether the camera has stalled; called now and then by whoever supervises."""
         with self._new:
             self._hung = [t for t in self._hung if t.thread.is_alive()]
-            silent = monotonic() - self.last_frame
+            silent = monotonic() - max(self._asked, self.last_frame)
             if self._taker is None or self._resting or silent < self.config.stall_after:
                 return
             if self.state != "stalled":
@@ -133,7 +134,7 @@ class Source:
         name = f"pluto-take-{self.config.name}"
         thread = threading.Thread(target=self._take, args=(left,), name=name, daemon=True)
         self._taker = _Taker(thread, left)
-        self.last_frame = monotonic()
+        self._asked = monotonic()
         thread.start()
 
     def _take(self, left: threading.Event) -> None:
@@ -195,7 +196,7 @@ class Source:
             if not left.is_set():
                 self._resting = False
                 self.reconnects += 1
-                self.last_frame = monotonic()  # it was not silent: nobody has asked
+                self._asked = monotonic()
 
     def _set(self, state: SourceState, why: str) -> None:
         """The lock is held. The same trouble again is no news."""
