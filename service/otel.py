@@ -72,7 +72,7 @@ class Telemetry:
 
         def observe(options: "CallbackOptions") -> "Iterable[Observation]":
             for labels, value in instrument.read(self._now()):
-                yield Observation(value, dict(zip(instrument.labels, labels, strict=True)))
+                yield Observation(float(value), dict(zip(instrument.labels, labels, strict=True)))
 
         return observe
 
