@@ -168,8 +168,8 @@ def test_an_address_that_is_taken_is_an_error_that_leaves_nothing(
 ) -> None:
     web = shown(camera("gate"))
     other = tmp_path / "other.toml"
-    top = f'bundle = "{make_bundle()}"\nstate = "other"\npage = "127.0.0.1:0"\nmetrics = "127.0.0.1:{web.server.port}"\n'
-    other.write_text(top + camera("gate"))
+    top = f'bundle = "{make_bundle()}"\nstate = "other"\npage = "127.0.0.1:0"\n'
+    other.write_text(f'{top}metrics = "127.0.0.1:{web.server.port}"\n' + camera("gate"))
     with pytest.raises(ConfigError, match="cannot listen on"):
         Web(Service(other, script))
 
