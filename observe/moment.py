@@ -26,6 +26,7 @@ BUCKET = 4  # frames that one point of the charts is the mean of: a full timelin
 RATE_FRAMES = 100  # that the frame rate is the mean of
 SMALL = 128  # pixels: up to here a frame is sent exact (PNG), above as JPEG
 LARGE = 960  # pixels: larger frames are scaled down
+THUMBNAIL = 320  # pixels: the same on a page of many cameras
 
 Caption = tuple[int, str]  # frame, and what is true from there on
 
@@ -42,13 +43,23 @@ class Shown:
 
     @cached_property
     def picture(self) -> str:
-        """The frame as an address that a page can show: a PNG where it is small, else a JPEG of bounded size."""
-        image = Image.fromarray(self.frame)
-        image.thumbnail((LARGE, LARGE))
-        out = io.BytesIO()
-        kind = "png" if max(image.size) <= SMALL else "jpeg"
-        image.save(out, kind)
-        return f"data:image/{kind};base64,{b64encode(out.getvalue()).decode()}"
+        """The frame as an address that a page can show."""
+        return _address(self.frame, LARGE)
+
+    @cached_property
+    def thumbnail(self) -> str:
+        """The same, small: one of many on a page."""
+        return _address(self.frame, THUMBNAIL)
+
+
+def _address(frame: NDArray[np.uint8], most: int) -> str:
+    """Of a PNG where the frame is small, else of a JPEG of at most `most` pixels a side."""
+    image = Image.fromarray(frame)
+    image.thumbnail((most, most))
+    out = io.BytesIO()
+    kind = "png" if max(image.size) <= SMALL else "jpeg"
+    image.save(out, kind)
+    return f"data:image/{kind};base64,{b64encode(out.getvalue()).decode()}"
 
 
 class Bucket(NamedTuple):

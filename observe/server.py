@@ -1,8 +1,8 @@
 """A small HTTP server for one page: the standard library, and every rule of who may ask in one place.
 
 What a request must pass, in this order: the Host header on loopback (a page elsewhere that gave its own name this
-address), the token or the cookie that stands for it, the method, and for what changes something the page's own
-CSRF token and origin.
+address), the token or the cookie that stands for it (unless it is a probe from this machine), the method, and for
+what changes something the page's own CSRF token and origin.
 """
 
 import hmac
@@ -102,6 +102,8 @@ class Server(ThreadingHTTPServer):
         token: that a browser must bring once, as `?token=…`; it then has a cookie.
         pages: what GET answers, by path. They must change nothing.
         actions: what POST does, by path.
+        probes: pages for programs on this machine, which bring no token; from elsewhere they want it as others do.
+            A server that has nothing else answers them to everyone, and needs no token on any address.
     """
 
     daemon_threads = False  # so that closing waits for them
@@ -114,10 +116,12 @@ class Server(ThreadingHTTPServer):
         token: str | None,
         pages: Mapping[str, Callable[[Query], Reply]],
         actions: Mapping[str, Callable[[], Reply]],
+        probes: Mapping[str, Callable[[Query], Reply]] | None = None,
     ) -> None:
         address = "127.0.0.1" if address == "localhost" else address
         self.loopback = _is_loopback(address)
-        if token is None and not self.loopback:
+        self.public = not pages and not actions
+        if token is None and not self.loopback and not self.public:
             raise ConfigError(
                 f"address {address!r} can be reached from other machines and needs a token; "
                 "give one, or use 127.0.0.1 and an SSH tunnel"
@@ -127,6 +131,7 @@ class Server(ThreadingHTTPServer):
         self.token = token
         self.pages = pages
         self.actions = actions
+        self.probes = probes or {}
         self.csrf = secrets.token_urlsafe(32)
         self.session = secrets.token_urlsafe(32)
         self.pace = Pace(MAX_RATE, BURST)
@@ -244,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _admit(self, path: str, query: Query) -> Reply | None:
         """With a token: let in who has the cookie, and give one to who brings the token."""
         server = self.server
-        if server.token is None:
+        if server.token is None or (path in server.probes and self._is_local()):
             return None
         if self.command == "GET" and path == "/" and "token" in query:
             if not _same(query["token"], server.token):
@@ -255,6 +260,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not _same(self._cookie(), server.session):
             raise Refused(HTTPStatus.FORBIDDEN, "open this page at the address with its token")
         return None
+
+    def _is_local(self) -> bool:
+        """A program on this machine asks for itself, not a proxy for somebody else, as far as that can be told."""
+        forwarded = any(name in self.headers for name in ("Forwarded", "X-Forwarded-For", "Via"))
+        return _is_loopback(str(self.client_address[0])) and not forwarded
 
     def _cookie(self) -> str:
         try:
@@ -267,16 +277,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked(self.connection)
         if path in self.server.actions:
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "POST only", Allow="POST")
-        if path not in self.server.pages:
+        page = self.server.pages.get(path) or self.server.probes.get(path)
+        if page is None:
             raise Refused(HTTPStatus.NOT_FOUND, "no such page")
-        return self.server.pages[path](query)
+        return page(query)
 
     def _post(self, path: str, query: Query) -> Reply:
         self._drop_body()
         self.server.asked(self.connection)
-        if path in self.server.pages:
+        if path in self.server.pages or path in self.server.probes:
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "GET only", Allow="GET")
-        if path not in self.server.actions:
+        action = self.server.actions.get(path)
+        if action is None:
             raise Refused(HTTPStatus.NOT_FOUND, "no such action")
         origin = urlsplit(self.headers.get("Origin", ""))
         site = self.headers.get("Sec-Fetch-Site", "same-origin")
@@ -284,7 +296,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.FORBIDDEN, "only the page itself may ask for this")
         if not _same(self.headers.get(CSRF_HEADER, ""), self.server.csrf):
             raise Refused(HTTPStatus.FORBIDDEN, f"{CSRF_HEADER} is missing or wrong; load the page again")
-        return self.server.actions[path]()
+        return action()
 
     def _drop_body(self) -> None:
         length = self.headers.get("Content-Length", "0")

@@ -195,6 +195,7 @@ class Bundle:
                 f"export the store again: pluto-export --modules STORE --out {self.path} --force"
             )
         self.manifest = decode(Manifest, data, file.name, BundleError)
+        self._hash = sha256(file)  # now: another bundle may take this one's place while it is in use
         later = []
         for name, entry in self.manifest.files.items():
             large = not wait and entry.size >= LARGE
@@ -229,7 +230,7 @@ class Bundle:
     @property
     def hash(self) -> str:
         """What tells this bundle from every other: the sha256 of its manifest."""
-        return sha256(self.path / MANIFEST)
+        return self._hash
 
     def file(self, name: str) -> Path:
         """The path of a file of the bundle; a name that would lead out of its folder is refused."""

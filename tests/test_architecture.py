@@ -62,7 +62,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": {"runtime"},
     "bench": {"runtime", "observe"},
     "evaluate": {"runtime", "vit", "train", "export"},
-    "cli": {"train", "export", "repository", "runtime", "observe", "bench", "evaluate"},
+    "service": {"repository", "runtime", "observe"},
+    "cli": {"train", "export", "repository", "runtime", "observe", "bench", "evaluate", "service"},
 }
 
 # inside of runtime: a part, and the parts that it must not import
@@ -163,7 +164,14 @@ def test_the_picture_is_what_the_imports_say() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", of("pluto_edge.runtime", "pluto_edge.observe", "pluto_edge.bench", "pluto_edge.repository")
+    "module",
+    of(
+        "pluto_edge.runtime",
+        "pluto_edge.observe",
+        "pluto_edge.bench",
+        "pluto_edge.repository",
+        "pluto_edge.service",
+    ),
 )
 def test_device_code_imports_nothing_heavy(module: str) -> None:
     assert not {name.partition(".")[0] for name in imports(FILES[module])} & HEAVY
@@ -309,6 +317,8 @@ def test_wheel_has_one_import_root(tmp_path: Path) -> None:
         "observe/web.html",
         "observe/web.js",
         "observe/web-worker.js",
+        "service/overview.html",
+        "service/example.toml",
         "bench/bench.py",
         "bench/matmul_fp32.onnx",
         "bench/matmul_int8.onnx",

@@ -26,6 +26,7 @@ COMMANDS = {
     "web": "make a static page that runs a bundle in the browser",
     "predict": "say what images, a video or a camera show; never learns",
     "stream": "watch a camera, a video or a folder frame by frame, and adapt to it",
+    "serve": "run many cameras as a service, with a page, metrics and health checks",
     "run": "feed folders of images to a bundle in batches, with and without learning",
     "replay": "make a picture and a report of a recorded stream",
     "eval": "compare adaptation methods on a bundle and labelled folders",
@@ -91,8 +92,9 @@ def command_parser(name: str) -> tuple[Parser, Parser, ModuleType | None]:
         if command == name:
             own, implementation = added, import_module(f"pluto_edge.cli.{name}")
             implementation.add_arguments(own)
-            usage = f"{name} ACTION" if own.actions else name
-            own.epilog = f"{own.epilog or ''}\n\n{FOOT.format(usage)}".strip()
+            if not _takes_toml(implementation):
+                usage = f"{name} ACTION" if own.actions else name
+                own.epilog = f"{own.epilog or ''}\n\n{FOOT.format(usage)}".strip()
             add_logging(own)
     return parser, own, implementation
 
@@ -106,7 +108,7 @@ def parse(arguments: Sequence[str]) -> tuple[Namespace, ModuleType]:
         if rest and rest[0] in own.actions:
             words.append(rest.pop(0))
             own = own.actions[words[-1]]
-        if rest and rest[0].endswith(settings.SUFFIX):
+        if rest and rest[0].endswith(settings.SUFFIX) and not _takes_toml(implementation):
             settings.apply(own, Path(rest.pop(0)), name, COMMANDS, rest)
         own.check_options(rest)
     options, more = parser.parse_known_args([*words, *rest] if arguments else [])
@@ -129,6 +131,11 @@ def _run(arguments: Sequence[str]) -> int:
         ended = {"seconds": round(seconds, 3), "code": code}
         log.info("pluto %s: ended after %.1f s with %d", options.command, seconds, code, extra={"fields": ended})
     return code
+
+
+def _takes_toml(implementation: ModuleType) -> bool:
+    """Whether a TOML file is the command's argument, and no file of its options."""
+    return bool(getattr(implementation, "TAKES_TOML", False))
 
 
 def _public(options: Namespace) -> dict[str, object]:

@@ -14,15 +14,25 @@ class Budget:
     """`limit` up to 1 is a share of time, above 1 it is milliseconds a step, None is no limit."""
 
     def __init__(self, limit: float | None, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._free_at = clock()
+        self._cost: float | None = None  # milliseconds an image
+        self.limit = limit
+
+    @property
+    def limit(self) -> float | None:
+        """Settable: what the next steps may cost; what the last ones did cost is still known."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: float | None) -> None:
         if limit is not None and not (isfinite(limit) and limit > 0):
             raise ConfigError(
                 f"budget: want a share of time up to 1, milliseconds a step above 1, or None; got {limit!r}"
             )
+        self._limit = limit
         self._share = limit if limit is not None and limit <= 1 else None
         self._milliseconds = limit if limit is not None and limit > 1 else None
-        self._clock = clock
-        self._free_at = clock()
-        self._cost: float | None = None  # milliseconds an image
 
     def images(self, available: int) -> int:
         """How many of the frames at hand the next step may take; 0 is no step."""

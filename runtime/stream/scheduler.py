@@ -41,7 +41,7 @@ class Scheduler:
         self._name = name
         self._learn = learn
         self._worker = worker
-        self._budget = budget
+        self.budget = budget
         self._clock = clock
         self.renew()
         renew_after_fork(self)
@@ -56,7 +56,7 @@ class Scheduler:
         if self._pending is not None and not self._pending.done():
             self.skipped_busy += 1
             return
-        count = self._budget.images(len(frames))
+        count = self.budget.images(len(frames))
         if count == 0:
             self.skipped_budget += 1
             return
@@ -103,5 +103,5 @@ class Scheduler:
             self.failed(error)
         finally:
             seconds = self._clock() - start
-            self._budget.spent(seconds, len(frames))
+            self.budget.spent(seconds, len(frames))
             self.seconds += seconds

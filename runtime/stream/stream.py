@@ -149,6 +149,15 @@ class Stream:
             self.learner.drop_step()
 
     @property
+    def budget(self) -> float | None:
+        """Settable: how much it may learn, as in `Runtime.stream`; a step under way is not touched."""
+        return self.scheduler.budget.limit
+
+    @budget.setter
+    def budget(self, limit: float | None) -> None:
+        self.scheduler.budget.limit = limit
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes that predictions are of."""
         return self.learner.network.bundle.manifest.classes

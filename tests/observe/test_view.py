@@ -14,7 +14,7 @@ from PIL import Image
 
 from pluto_edge import ImageError, Runtime, Stream
 from pluto_edge.observe import moment
-from pluto_edge.observe import view as view_module
+from pluto_edge.observe import page as page_module
 from pluto_edge.observe.moment import BUCKET, Chart, Moment
 from pluto_edge.observe.view import View
 from pluto_edge.runtime.types import Point
@@ -131,20 +131,20 @@ def test_pages_together_cost_one_rendering(
     count = cached_property(lambda shown: made.append(shown.number) or real(shown))
     count.__set_name__(moment.Shown, "picture")
     monkeypatch.setattr(moment.Shown, "picture", count)
-    monkeypatch.setattr(view_module, "REFRESH", 1e9)
+    monkeypatch.setattr(page_module, "REFRESH", 1e9)
     told = []
     for frame in frames:
         view.show(frame, stream(frame))
         told.append(state(view))
         told.append(state(view, f"?since={len(told) * 4}&have=0"))
     assert made == [1] and {t["now"]["picture"] for t in told} == {told[0]["now"]["picture"]}
-    monkeypatch.setattr(view_module, "REFRESH", 0.0)
+    monkeypatch.setattr(page_module, "REFRESH", 0.0)
     assert state(view)["now"]["number"] == len(frames)
     assert made == [1, len(frames)]
 
 
 def test_a_button_shows_at_once(stream: Stream, view: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view_module, "REFRESH", 1e9)
+    monkeypatch.setattr(page_module, "REFRESH", 1e9)
     assert not state(view)["frozen"]
     press(view, "/freeze")
     assert state(view)["frozen"]

@@ -1,0 +1,1 @@
+"""A service for many cameras: `pluto serve` (onnxruntime; never torch)."""
