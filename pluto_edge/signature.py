@@ -5,6 +5,7 @@ what is known of its source travel together. Nothing in it is an image. Covarian
 one variance for all others, and everything in half precision: about 70 KB for a ViT-S of 7 classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,7 +16,7 @@ from pluto_edge._arrays import Array, Wide
 from pluto_edge._schema import Error
 from pluto_edge.errors import ConfigError
 
-__all__ = ["Covariance", "Reference", "Signature"]
+__all__ = ["Covariance", "Reference", "Signature", "stack_looks"]
 
 Shape = tuple[int | None, ...]  # None: any size
 
@@ -126,6 +127,17 @@ def shapes(width: int, depth: int, classes: int) -> dict[str, Shape]:
         **rows,
     }
     return {PREFIX + name: shape for name, shape in found.items()}
+
+
+def stack_looks(signatures: Sequence[Signature]) -> tuple[Array, Array, Array]:
+    """How the sources look, as `Looks.of` takes it: means [N,d], directions [N,r,d] with zeros where there are
+    fewer, and the variances of all others [N]."""
+    rank = max(len(s.look_factor) for s in signatures)
+    means = np.stack([s.look_mean for s in signatures])
+    factors = np.zeros((len(signatures), rank, means.shape[1]), np.float32)
+    for row, signature in zip(factors, signatures, strict=True):
+        row[: len(signature.look_factor)] = signature.look_factor
+    return means, factors, np.array([s.look_noise for s in signatures], np.float32)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Where modules and bundles are published, and how a device reads it."""
