@@ -16,7 +16,7 @@ from pluto_edge._arrays import Array, Wide
 from pluto_edge._schema import Error
 from pluto_edge.errors import ConfigError
 
-__all__ = ["Covariance", "Reference", "Signature", "stack_looks"]
+__all__ = ["Covariance", "Reference", "Signature", "half", "stack_looks"]
 
 Shape = tuple[int | None, ...]  # None: any size
 
@@ -91,7 +91,7 @@ class Signature:
     @property
     def tensors(self) -> dict[str, NDArray[Any]]:
         """As they are in the module's file."""
-        arrays = {PREFIX + n: _half(getattr(self, n)) for n in ARRAYS}
+        arrays = {PREFIX + n: half(getattr(self, n)) for n in ARRAYS}
         return {**arrays, PREFIX + "numbers": np.array([getattr(self, n) for n in NUMBERS], np.float32)}
 
     @classmethod
@@ -170,7 +170,8 @@ class Reference:
         return np.asarray(np.maximum(plain - along, 0.0) / (self.noise * features.shape[1]))
 
 
-def _half(value: Array) -> NDArray[Any]:
+def half(value: Array) -> NDArray[Any]:
+    """In half precision, unless that is too small for it."""
     if not np.isfinite(value).all():
         raise ConfigError("a signature must be finite")
     with np.errstate(over="ignore"):

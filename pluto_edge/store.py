@@ -103,6 +103,9 @@ class ModuleConfig:
 
     A specialist knows one domain. The generalist, if there is one, was trained on all of them together. Beside
     it a specialist may have less than all of the say on its own domain: `homes` has the shares, by name.
+
+    `backbone` is the one that it was made with (`Manifest.backbone`), and `parent` the digest of the module that it
+    was learned from, on a device; "" where nobody knows, or there is none.
     """
 
     name: str
@@ -117,6 +120,8 @@ class ModuleConfig:
     domains: tuple[str, ...] = ()  # that a generalist learned from
     homes: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    backbone: str = ""
+    parent: str = ""
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
 
