@@ -1,4 +1,4 @@
-"""The names of the kinds of arrays that almost everything here computes with; and the one function that all parts share."""
+"""The names of the kinds of arrays that almost everything here computes with, and a function that all share."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -2,9 +2,9 @@
 thousands in a repository's index alike.
 
 A signature says how its module's source looks before any module runs: mean and covariance of x̂. In coordinates in
-which the modules' average covariance is the identity, a domain is a point y_j with a spread e_j. Images fit a domain
-if their mean is not farther from y_j than chance allows. (Beyond the paper. The bounds were chosen on development
-domains: docs/adaptation.md.)
+which the modules' average covariance is the identity, a domain is a point y_j with a spread e_j. Images fit a
+domain if their mean is not farther from y_j than chance allows. (Beyond the paper. The bounds were chosen on
+development domains: docs/adaptation.md.)
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Looks:
     @classmethod
     def of(cls, means: Numbers, factors: Numbers, noises: Numbers) -> "Looks":
         """From means [N,d] and covariances: `factors` [N,r,d] have the directions of large variance, rows of zeros
-        where there are fewer, and `noises` [N] the variance of all others. No [d,d] matrix is made of any domain."""
+        where there are fewer, and `noises` [N] the variance of all others. No domain becomes a [d,d] matrix."""
         count, _, width = factors.shape
         wide = means.astype(np.float64)
         noise = noises.astype(np.float64)

@@ -168,7 +168,7 @@ class Manifest:
 
     @property
     def backbone(self) -> str:
-        """What tells the backbone from others, whatever the graphs' precision: the sha256 of its LayerNorm affines."""
+        """What tells the backbone from others, in whatever precision: the sha256 of its LayerNorm affines."""
         return self.files[BACKBONE_LN].sha256
 
     @property

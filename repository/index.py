@@ -1,10 +1,10 @@
 """The index: how the sources of all published modules look, in one file that a device searches by itself.
 
-A device that meets an unknown domain takes the index, compares its own images with it, and learns which modules were
-made for what it sees. No image and no statistic of one leaves the device.
+A device that meets an unknown domain takes the index, compares its own images with it, and learns which modules
+were made for what it sees. No image and no statistic of one leaves the device.
 
-The file is safetensors. Modules that fit the same bundles (architecture, sizes, classes, role, backbone) are a group;
-`<group>.means` [n,d], `<group>.factors` [n,r,d] and `<group>.noises` [n] say how their sources look, in half
+The file is safetensors. Modules that fit the same bundles (architecture, sizes, classes, role, backbone) are a
+group; `<group>.means` [n,d], `<group>.factors` [n,r,d] and `<group>.noises` [n] say how their sources look, in half
 precision, in a few KB a module. The metadata has one entry, `index`: JSON that says which module is which.
 """
 
@@ -95,7 +95,7 @@ class Near:
 
     Attributes:
         module: which it is.
-        distance: of the images' mean look from its source's, in units of what chance makes of it: about 1 by chance.
+        distance: of the images' mean look from its source's; about 1 by chance alone.
         fit: trust that the images are of its domain, as far as looks tell, 0 to 1.
         evidence: how much more probable an image is in its domain than in all of the index together, in nats.
     """

@@ -33,8 +33,8 @@ def seen(at: float, width: int, count: int = 64) -> np.ndarray:
 
 @pytest.fixture
 def source(make_module: Make) -> FolderSource:
-    folder = [make_module(f"at{at}", at=float(at), seed=at) for at in range(5)][0].parent
-    return FolderSource(folder)
+    folders = [make_module(f"at{at}", at=float(at), seed=at) for at in range(5)]
+    return FolderSource(folders[0].parent)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_what_looks_alike_is_found(source: FolderSource, manifest: Manifest) -> 
     assert len(found) == 5 and {m.name for m in found.modules} == {f"at{i}" for i in range(5)}
     for at in range(5):
         near = found.nearest(seen(at, manifest.dims.width), 3, manifest)
-        assert [n.module.name for n in near][0] == f"at{at}" and len(near) == 3
+        assert near[0].module.name == f"at{at}" and len(near) == 3
         assert near[0].fit > 0.9 and near[0].evidence > 0 and near[0].distance < 2
         assert near[1].fit < 0.1 and near[1].evidence < near[0].evidence
     nowhere = found.nearest(seen(40.0, manifest.dims.width), 9, manifest)
@@ -152,4 +152,3 @@ def test_too_large(monkeypatch: pytest.MonkeyPatch, source: FolderSource) -> Non
     monkeypatch.setattr(index, "MAX_BYTES", 100)
     with pytest.raises(RepositoryError, match="want at most 100"):
         source.index()
-
