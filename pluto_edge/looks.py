@@ -42,12 +42,20 @@ class Looks:
         """From means [N,d] and covariances: `factors` [N,r,d] have the directions of large variance, rows of zeros
         where there are fewer, and `noises` [N] the variance of all others. No domain becomes a [d,d] matrix."""
         count, _, width = factors.shape
-        wide = means.astype(np.float64)
-        noise = noises.astype(np.float64)
         pooled = sum((rows.T @ rows for rows in _rows(factors)), np.zeros((width, width))) / count
-        pooled += noise.mean() * np.eye(width)
+        pooled += noises.mean(dtype=np.float64) * np.eye(width)
         pooled += FLOOR * np.trace(pooled) / width * np.eye(width)
         whiten = np.linalg.cholesky(np.linalg.inv(pooled))
+        return cls._placed(means.mean(axis=0, dtype=np.float64), whiten, means, factors, noises)
+
+    def others(self, means: Numbers, factors: Numbers, noises: Numbers) -> "Looks":
+        """Other domains in the same coordinates."""
+        return self._placed(self.origin, self.whiten, means, factors, noises)
+
+    @classmethod
+    def _placed(cls, origin: Wide, whiten: Wide, means: Numbers, factors: Numbers, noises: Numbers) -> "Looks":
+        count, _, width = factors.shape
+        noise = noises.astype(np.float64)
         metric = whiten.T @ whiten
         traces = np.empty(count)
         squares = np.empty(count)  # of every element of the whitened covariance, summed
@@ -60,11 +68,10 @@ class Looks:
             squares[part] = np.square(inner).sum(axis=(1, 2)) + 2 * noise[part] * crossed
         squares += np.square(noise) * np.square(metric).sum()
         traces = np.maximum(traces, 1e-6 * width)
-        origin = wide.mean(axis=0)
         return cls(
             origin=origin,
             whiten=whiten,
-            points=(wide - origin) @ whiten,
+            points=(means.astype(np.float64) - origin) @ whiten,
             spreads=traces / width,
             directions=np.maximum(np.square(traces) / np.maximum(squares, 1e-12), 1.0),
         )

@@ -98,12 +98,15 @@ class Near:
         distance: of the images' mean look from its source's; about 1 by chance alone.
         fit: trust that the images are of its domain, as far as looks tell, 0 to 1.
         evidence: how much more probable an image is in its domain than in all of the index together, in nats.
+        ahead: how much more probable it is than in the domain of any module that the device has; where nothing is
+            known of these, the evidence.
     """
 
     module: Listed
     distance: float
     fit: float
     evidence: float
+    ahead: float
 
 
 @dataclass(frozen=True)
@@ -208,30 +211,39 @@ class Index:
         """All that are listed."""
         return tuple(m for g in self._groups for m in g.modules)
 
-    def nearest(self, look: Array, count: int, manifest: Manifest) -> tuple[Near, ...]:
+    def nearest(
+        self, look: Array, count: int, manifest: Manifest, loaded: Sequence[Signature] = ()
+    ) -> tuple[Near, ...]:
         """The modules that fit the bundle whose sources look most like the images (x̂ [n,d]): those that
         fit come first, and among them those with the best evidence.
 
-        A generalist is for no domain in particular, and is never among them.
+        A generalist is for no domain in particular, and is never among them. `loaded` are the signatures of the
+        specialists that the device has: `Near.ahead` compares with them.
         """
         if look.ndim != 2 or look.shape[1] != manifest.dims.width or not len(look):
             raise ConfigError(f"look: want [n,{manifest.dims.width}] of one image or more, got {list(look.shape)}")
         found: list[Near] = []
         for group in self._groups:
             if group.fits.bundle(manifest) and group.fits.role == "specialist" and group.modules:
-                found += _compare(group, look, count)
+                found += _compare(group, look, count, loaded)
         return tuple(sorted(found, key=lambda n: (n.fit < HALF, -n.evidence, n.module.target))[:count])
 
 
-def _compare(group: _Known, look: Array, count: int) -> list[Near]:
+def _compare(group: _Known, look: Array, count: int, loaded: Sequence[Signature]) -> list[Near]:
     looks = group.looks
     rows = looks.place(look)
-    evidence = looks.log_likelihoods(rows).mean(axis=0) - looks.log_likelihoods_of_any(rows).mean()
+    any_domain = looks.log_likelihoods_of_any(rows).mean()
+    evidence = looks.log_likelihoods(rows).mean(axis=0) - any_domain
+    of_loaded = 0.0
+    if loaded:
+        others = looks.others(*stack_looks(loaded))
+        of_loaded = float(others.log_likelihoods(rows).mean(axis=0).max() - any_domain)
     counts = np.full(len(group.modules), float(len(look)))
     distances = looks.distances(rows.mean(axis=0), counts)
     fit = looks.fit(distances, counts)
     best = np.lexsort((-evidence, fit < HALF))[:count]
-    return [Near(group.modules[i], float(distances[i]), float(fit[i]), float(evidence[i])) for i in best]
+    columns = (distances, fit, evidence, evidence - of_loaded)
+    return [Near(group.modules[i], *(float(column[i]) for column in columns)) for i in best]
 
 
 def _shortened(signature: Signature) -> Signature:

@@ -164,6 +164,7 @@ class Suggestion:
         distance: of the images' mean look from its source's; about 1 by chance alone.
         fit: trust that the images are of its domain, 0 to 1.
         evidence: how much more probable an image is in its domain than in all of the index together, in nats.
+        ahead: how much more probable than in the domain of any module that is loaded.
     """
 
     name: str
@@ -173,6 +174,7 @@ class Suggestion:
     distance: float
     fit: float
     evidence: float
+    ahead: float
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ class Suggestions:
     """Whether other modules are needed, and which there are.
 
     Attributes:
-        needed: the domain is unknown to the modules that are loaded, or the one that leads serves it badly.
+        needed: the domain is unknown to the modules that are loaded, the one that leads serves it badly, or one of
+            the repository was clearly made for it.
         reason: why, or why not.
         images: recent ones that this was found from.
         unknown: the share of them that looks like no loaded module's domain.
