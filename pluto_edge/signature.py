@@ -16,12 +16,14 @@ from pluto_edge._arrays import Array, Wide
 from pluto_edge._schema import Error
 from pluto_edge.errors import ConfigError
 
-__all__ = ["Covariance", "Reference", "Signature", "half", "stack_looks"]
+__all__ = ["Covariance", "Reference", "Signature", "half", "look_statistics", "stack_looks"]
 
 Shape = tuple[int | None, ...]  # None: any size
 
 PREFIX = "signature."
 FEATURE_RANK, LOOK_RANK = 16, 32
+FOLDS = 4  # in which settings are found on images that statistics were not made of
+FLOORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 NUMBERS = ("feature_noise", "look_noise", "temperature", "sharpness", "images")
 
 
@@ -127,6 +129,32 @@ def shapes(width: int, depth: int, classes: int) -> dict[str, Shape]:
         **rows,
     }
     return {PREFIX + name: shape for name, shape in found.items()}
+
+
+def look_statistics(looks: NDArray[np.floating]) -> tuple[Array, Covariance]:
+    """Mean and covariance of x̂ [n,d] of a source's images, as a signature has them."""
+    mean = looks.mean(axis=0, dtype=np.float64)
+    covariance = Covariance.of(looks - mean, LOOK_RANK, _floor(looks.astype(np.float64)))
+    return mean.astype(np.float32), covariance
+
+
+def _floor(looks: Wide) -> float:
+    """The share of the mean variance for every direction that makes held-out images most likely.
+
+    It is large where there are few images, whose covariance says more of them than of their domain.
+    """
+    if len(looks) < 2 * FOLDS:
+        return FLOORS[-1]
+    folds = np.random.default_rng(0).permutation(len(looks)) % FOLDS
+    totals = dict.fromkeys(FLOORS, 0.0)
+    for fold in range(FOLDS):
+        held, others = looks[folds == fold], looks[folds != fold]
+        mean = others.mean(axis=0)
+        for floor in FLOORS:
+            matrix = Covariance.of(others - mean, LOOK_RANK, floor).matrix
+            far = np.einsum("bi,ij,bj->b", held - mean, np.linalg.inv(matrix), held - mean, optimize=True)
+            totals[floor] += float(far.sum() + len(held) * np.linalg.slogdet(matrix)[1])
+    return min(totals, key=totals.__getitem__)
 
 
 def stack_looks(signatures: Sequence[Signature]) -> tuple[Array, Array, Array]:
