@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pluto_edge._arrays import Array
 from pluto_edge.errors import ConfigError
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm.prototypes import SURE, Prototypes
 from pluto_edge.runtime.engine.forks import renew_after_fork
 from pluto_edge.runtime.engine.modules import Loaded
+from pluto_edge.runtime.engine.passes import Pass
 from pluto_edge.runtime.guard import effective_classes
 from pluto_edge.runtime.learner import Learner
 from pluto_edge.runtime.prediction import Predicted, predict
@@ -71,6 +73,21 @@ class _Judged(NamedTuple):
     label: int
     stream: int
     sure: bool
+
+
+class _Shown(NamedTuple):
+    """The frames of a step that are judged, what was seen of them, and the looks [n,d] of its other frames."""
+
+    batch: ImageBatch
+    seen: list[Pass]
+    before: Array
+
+    @classmethod
+    def of(cls, frames: list[Frame], every: int) -> "_Shown":
+        some = frames[::every]
+        others = [f.seen.x_hat for number, f in enumerate(frames) if number % every]
+        before = np.concatenate(others) if others else some[0].seen.x_hat[:0]
+        return cls(ImageBatch.join([f.image for f in some]), [f.seen for f in some], before)
 
 
 @dataclass
@@ -138,13 +155,12 @@ class Trials:
             trials = tuple(self._trials.values())
         if not trials:
             return
-        some = frames[:: self.rules.every]
-        batch = ImageBatch.join([f.image for f in some])
-        plain = self._predict(batch, some, None)
+        shown = _Shown.of(frames, self.rules.every)
+        plain = self._predict(shown, None)
         for trial in trials:
             trial.start_anew(self._learner.counts["change"])
             try:
-                verdict = self._judge(trial, self._predict(batch, some, trial), plain)
+                verdict = self._judge(trial, self._predict(shown, trial), plain)
             except Exception as error:  # whatever a module that nobody trusts yet does, the stream goes on
                 verdict = f"{type(error).__name__}: {error}"
                 self._end(trial, False, verdict)
@@ -157,7 +173,7 @@ class Trials:
             raise ConfigError(f"{name!r} is not on trial; there are: {', '.join(self._trials) or 'none'}")
         self._end(self._trials[name], False, reason)
 
-    def _predict(self, batch: ImageBatch, frames: list[Frame], trial: _Trial | None) -> Predicted:
+    def _predict(self, shown: _Shown, trial: _Trial | None) -> Predicted:
         """As the stream would, with a module that is on trial if one is given."""
         learner = self._learner
         network = learner.network.snapshot()
@@ -166,8 +182,7 @@ class Trials:
         if trial is not None:
             network = network.beside(trial.name, trial.loaded)
             tried = trial.tried
-        seen = [f.seen for f in frames]
-        return predict(network, batch, state, learner.recent.x_hat, tried, learner.config, seen)
+        return predict(network, shown.batch, state, shown.before, tried, learner.config, shown.seen)
 
     def _judge(self, trial: _Trial, with_it: Predicted, plain: Predicted) -> str:
         """Take down what was found; why it may not join, or nothing."""
@@ -199,7 +214,10 @@ class Trials:
         if agreement < rules.agreement:
             return f"{known}: it contradicts what is sure"
         classes = len(reference.means)
-        own, stream = (effective_classes(v, classes) for v in self._labels(trial))
+        labels = self._labels(trial)
+        if not labels[0]:
+            return f"{known}: it was never run"
+        own, stream = (effective_classes(v, classes) for v in labels)
         if own < rules.spread * stream:
             return f"{known}: it says {own:.1f} classes where the stream says {stream:.1f}"
         return ""
