@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Show a bundle some frames, and say whether it knows their domain; and which modules that it does not have\n"
-        "were made for it. The index of the modules is searched on this machine: no image, and no statistic of\n"
-        "one, is sent anywhere. Nothing is fetched."
+        "Show a bundle some frames; say whether it knows their domain, and which modules that it does not have were\n"
+        "made for it. The index of the modules is searched on this machine: no image, and no statistic of one, is\n"
+        "sent anywhere. Nothing is fetched."
     )
     parser.epilog = (
         "examples:\n"
@@ -43,13 +43,14 @@ def run(options: argparse.Namespace) -> int:
         if getattr(options, name) < 1:
             raise ConfigError(f"--{name}: want at least 1, got {getattr(options, name)}")
     modules = FolderSource(options.modules)
-    with Runtime(options.bundle, options.providers, options.threads) as runtime:
-        with runtime.stream(background=False) as stream:
-            if options.state is not None:
-                stream.restore(options.state)
-            for frame in islice(open_source(options.source, on_unreadable=passed_over), options.limit):
-                stream(frame.image)
-            found = runtime.suggest(modules, stream, options.count)
+    frames = islice(open_source(options.source, on_unreadable=passed_over), options.limit)
+    opened = Runtime(options.bundle, options.providers, options.threads)
+    with opened as runtime, runtime.stream(background=False) as stream:
+        if options.state is not None:
+            stream.restore(options.state)
+        for frame in frames:
+            stream(frame.image)
+        found = runtime.suggest(modules, stream, options.count)
     if options.json:
         print_json(found)
     else:
