@@ -38,6 +38,7 @@ PARTS = (
     Part("service", "pluto_edge.service", "many cameras as a service", "#e15759"),
     Part("evaluate", "pluto_edge.evaluate", "bundle and folders to who wins", "#4e79a7"),
     Part("bench", "pluto_edge.bench", "what a bundle costs", "#76b7b2"),
+    Part("fleet", "pluto_edge.fleet", "bundles on trial, what was learned carried over and offered", "#ff9da7"),
     Part("observe", "pluto_edge.observe", "streams watched and recorded", "#59a14f"),
     Part("runtime", "pluto_edge.runtime.runtime", "Runtime", "#9c755f"),
     Part("runtime/stream", "pluto_edge.runtime.stream", "frames one at a time", "#edc948"),

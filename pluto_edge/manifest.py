@@ -167,6 +167,11 @@ class Manifest:
         return tuple(m.name for m in self.modules if m.role == "specialist")
 
     @property
+    def backbone(self) -> str:
+        """What tells the backbone from others, in whatever precision: the sha256 of its LayerNorm affines."""
+        return self.files[BACKBONE_LN].sha256
+
+    @property
     def block_tokens(self) -> int:
         """Tokens that go through the blocks: an image's, and those of a module's prompt if it has one."""
         return self.tokens + (self.dims.size if self.dims.kind == "vpt" else 0)

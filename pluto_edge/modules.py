@@ -4,6 +4,7 @@ A module is a prompt (kind `vpt`) or one bottleneck adapter per block (kind `ada
 LayerNorm affines. The tensors' names are those of the files and, with the same names, of the graph inputs.
 """
 
+import hashlib
 from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Literal, get_args
@@ -95,6 +96,15 @@ class Module:
     def signature(self, error: Error) -> Signature | None:
         """What its source looked like to it, if it knows."""
         return Signature.find(self.tensors, f"module {self.name!r}", error)
+
+
+def digest_of(tensors: Tensors) -> str:
+    """Of all tensors of a module, affines of its own among them: what was learned is of use to that very module."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name} {value.dtype} {value.shape} ".encode() + value.tobytes())
+    return digest.hexdigest()
 
 
 def check_tensors(

@@ -5,6 +5,7 @@ what is known of its source travel together. Nothing in it is an image. Covarian
 one variance for all others, and everything in half precision: about 70 KB for a ViT-S of 7 classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,12 +16,14 @@ from pluto_edge._arrays import Array, Wide
 from pluto_edge._schema import Error
 from pluto_edge.errors import ConfigError
 
-__all__ = ["Covariance", "Reference", "Signature"]
+__all__ = ["Covariance", "Reference", "Signature", "half", "look_statistics", "stack_looks"]
 
 Shape = tuple[int | None, ...]  # None: any size
 
 PREFIX = "signature."
 FEATURE_RANK, LOOK_RANK = 16, 32
+FOLDS = 4  # in which settings are found on images that statistics were not made of
+FLOORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 NUMBERS = ("feature_noise", "look_noise", "temperature", "sharpness", "images")
 
 
@@ -90,7 +93,7 @@ class Signature:
     @property
     def tensors(self) -> dict[str, NDArray[Any]]:
         """As they are in the module's file."""
-        arrays = {PREFIX + n: _half(getattr(self, n)) for n in ARRAYS}
+        arrays = {PREFIX + n: half(getattr(self, n)) for n in ARRAYS}
         return {**arrays, PREFIX + "numbers": np.array([getattr(self, n) for n in NUMBERS], np.float32)}
 
     @classmethod
@@ -128,6 +131,43 @@ def shapes(width: int, depth: int, classes: int) -> dict[str, Shape]:
     return {PREFIX + name: shape for name, shape in found.items()}
 
 
+def look_statistics(looks: NDArray[np.floating]) -> tuple[Array, Covariance]:
+    """Mean and covariance of x̂ [n,d] of a source's images, as a signature has them."""
+    mean = looks.mean(axis=0, dtype=np.float64)
+    covariance = Covariance.of(looks - mean, LOOK_RANK, _floor(looks.astype(np.float64)))
+    return mean.astype(np.float32), covariance
+
+
+def _floor(looks: Wide) -> float:
+    """The share of the mean variance for every direction that makes held-out images most likely.
+
+    It is large where there are few images, whose covariance says more of them than of their domain.
+    """
+    if len(looks) < 2 * FOLDS:
+        return FLOORS[-1]
+    folds = np.random.default_rng(0).permutation(len(looks)) % FOLDS
+    totals = dict.fromkeys(FLOORS, 0.0)
+    for fold in range(FOLDS):
+        held, others = looks[folds == fold], looks[folds != fold]
+        mean = others.mean(axis=0)
+        for floor in FLOORS:
+            matrix = Covariance.of(others - mean, LOOK_RANK, floor).matrix
+            far = np.einsum("bi,ij,bj->b", held - mean, np.linalg.inv(matrix), held - mean, optimize=True)
+            totals[floor] += float(far.sum() + len(held) * np.linalg.slogdet(matrix)[1])
+    return min(totals, key=totals.__getitem__)
+
+
+def stack_looks(signatures: Sequence[Signature]) -> tuple[Array, Array, Array]:
+    """How the sources look, as `Looks.of` takes it: means [N,d], directions [N,r,d] with zeros where there are
+    fewer, and the variances of all others [N]."""
+    rank = max(len(s.look_factor) for s in signatures)
+    means = np.stack([s.look_mean for s in signatures])
+    factors = np.zeros((len(signatures), rank, means.shape[1]), np.float32)
+    for row, signature in zip(factors, signatures, strict=True):
+        row[: len(signature.look_factor)] = signature.look_factor
+    return means, factors, np.array([s.look_noise for s in signatures], np.float32)
+
+
 @dataclass(frozen=True)
 class Reference:
     """A signature made ready: distances under its covariance cost two small matrix products.
@@ -158,7 +198,8 @@ class Reference:
         return np.asarray(np.maximum(plain - along, 0.0) / (self.noise * features.shape[1]))
 
 
-def _half(value: Array) -> NDArray[Any]:
+def half(value: Array) -> NDArray[Any]:
+    """In half precision, unless that is too small for it."""
     if not np.isfinite(value).all():
         raise ConfigError("a signature must be finite")
     with np.errstate(over="ignore"):

@@ -103,6 +103,9 @@ class ModuleConfig:
 
     A specialist knows one domain. The generalist, if there is one, was trained on all of them together. Beside
     it a specialist may have less than all of the say on its own domain: `homes` has the shares, by name.
+
+    `backbone` is the one that it was made with (`Manifest.backbone`), and `parent` the digest of the module that it
+    was learned from, on a device; "" where nobody knows, or there is none.
     """
 
     name: str
@@ -117,6 +120,8 @@ class ModuleConfig:
     domains: tuple[str, ...] = ()  # that a generalist learned from
     homes: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    backbone: str = ""
+    parent: str = ""
     writer: str = WRITER
     schema_version: int = SCHEMA_VERSION
 
@@ -239,10 +244,7 @@ class Store:
         if module.dims != config.dims or module.name != config.name:
             raise StoreError(f"module {module.name!r}: tensors and description do not belong together")
         check_module(module, f"module {module.name!r}", StoreError)
-        with whole_folder(self.path / "modules" / module.name) as folder:
-            write_tensors(folder / MODULE_FILE, module.tensors)
-            write_text(folder / "adapter_config.json", to_text(config))
-            write_text(folder / "README.md", card or f"# {module.name}\n")
+        write_module(self.path / "modules" / module.name, module, config, card)
 
     def replace_tensors(self, module: Module) -> None:
         """Other tensors for a module that is there; its description and card stay."""
@@ -299,6 +301,14 @@ def read_module(folder: Path, config: ModuleConfig) -> Module:
     module = Module(config.name, config.dims, read_tensors(file, StoreError))
     check_module(module, str(file), StoreError)
     return module
+
+
+def write_module(path: Path, module: Module, config: ModuleConfig, card: str = "") -> None:
+    """A module's folder, whole, wherever that is."""
+    with whole_folder(path) as folder:
+        write_tensors(folder / MODULE_FILE, module.tensors)
+        write_text(folder / "adapter_config.json", to_text(config))
+        write_text(folder / "README.md", card or f"# {module.name}\n")
 
 
 def _check_fits(module: ModuleConfig, store: StoreConfig, where: str) -> None:

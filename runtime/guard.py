@@ -51,11 +51,15 @@ def window(classes: int) -> int:
     return min(max(64, 2 * classes), MAX_WINDOW)
 
 
-def few_classes(labels: ArrayLike, classes: int) -> bool:
-    """The effective number of predicted classes, exp of their entropy, against how many could have shown up."""
+def effective_classes(labels: ArrayLike, classes: int) -> float:
+    """The effective number of predicted classes: exp of their entropy."""
     counts = np.bincount(np.asarray(labels), minlength=classes)
-    spread = exp(float(entropy(counts / counts.sum())))
-    return spread <= 1 + FEW_CLASSES * (min(classes, int(counts.sum())) - 1)
+    return exp(float(entropy(counts / counts.sum())))
+
+
+def few_classes(labels: ArrayLike, classes: int) -> bool:
+    """The effective number of predicted classes against how many could have shown up."""
+    return effective_classes(labels, classes) <= 1 + FEW_CLASSES * (min(classes, np.size(labels)) - 1)
 
 
 def suspicion(labels: Sequence[int], mean_entropy: float, classes: int) -> bool:

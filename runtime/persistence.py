@@ -93,6 +93,16 @@ def restore(path: Path, exported: State, network: Network) -> State:
     raise StoreError(f"{path}: no whole state to restore ({'; '.join(problems)})")
 
 
+def owner(path: Path) -> str:
+    """The hash of the bundle that the newest whole generation was saved with; "" where there is none."""
+    for file in generations(path):
+        try:
+            return _read(file)[0]["bundle"]
+        except _NotWhole:
+            continue
+    return ""
+
+
 class _NotWhole(StoreError):
     """This file cannot be restored; the other generation may be."""
 

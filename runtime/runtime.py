@@ -12,7 +12,9 @@ from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, StreamError
 from pluto_edge.manifest import Bundle, Manifest
 from pluto_edge.preprocess import ImageBatch, Images
+from pluto_edge.repository.index import ModuleSource
 from pluto_edge.runtime.engine.forks import renew_after_fork
+from pluto_edge.runtime.engine.modules import Loaded
 from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.engine.plan import MachinePlan, find_plan
 from pluto_edge.runtime.engine.providers import Providers
@@ -22,7 +24,7 @@ from pluto_edge.runtime.prediction import to_prediction
 from pluto_edge.runtime.stream.background import LearningThread
 from pluto_edge.runtime.stream.domain_watch import OnChange
 from pluto_edge.runtime.stream.stream import Stream, for_batches
-from pluto_edge.runtime.types import Event, Prediction
+from pluto_edge.runtime.types import Event, Prediction, Suggestions
 
 __all__ = ["Runtime"]
 
@@ -178,6 +180,23 @@ class Runtime:
         self._network.remove(name)
         self._note(f"{name} was removed")
 
+    def suggest(
+        self, source: ModuleSource, stream: Stream | None = None, count: int = 5, *, auto: bool = False
+    ) -> Suggestions:
+        """The modules of a repository that were made for what the stream, or the runtime's own steps, saw last.
+
+        The index comes to the device; no image, and no statistic of one, leaves it. With `auto` the best are
+        fetched, within limits, and put on trial in the stream. A `Finder` does that again and again, and remembers.
+        """
+        from pluto_edge.runtime.finder import Finder
+
+        finder = Finder(self, source)
+        if not auto:
+            return finder.suggest(stream, count)
+        if stream is None:
+            raise ConfigError("auto: modules are tried in a stream; give the stream that is to try them")
+        return finder.look(stream, count)
+
     def stream(
         self,
         name: str = "camera",
@@ -217,6 +236,7 @@ class Runtime:
                 every=every,
                 budget=budget,
                 on_change=on_change,
+                join=self._join,
             )
             self._streams.append(ref(stream))
             return stream
@@ -252,6 +272,11 @@ class Runtime:
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         with suppress(StreamError) if kind is not None else nullcontext():  # the block's own error goes first
             self.close()
+
+    def _join(self, name: str, module: Loaded, reason: str) -> None:
+        """A module that has won its trial in one stream takes part in all."""
+        self._network.join(name, module)
+        self._note(f"{name} was added: {reason}")
 
     def _note(self, reason: str) -> None:
         for learner in self._learners:

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from pluto_edge.runtime.prediction_html import prediction_html
 
-__all__ = ["Event", "Kind", "Point", "Prediction", "StreamMetrics"]
+__all__ = ["Event", "Kind", "Point", "Prediction", "StreamMetrics", "Suggestion", "Suggestions"]
 
-Kind = Literal["step", "gather", "rollback", "change", "reset", "restore", "module"]
+Kind = Literal["step", "gather", "rollback", "change", "reset", "restore", "module", "trial"]
 
 MAX_EVENTS = 1000  # that are kept
 SHOWN = 3  # images, and modules, that a prediction's repr names
@@ -74,7 +74,8 @@ class Event:
     Attributes:
         kind: `step` (committed), `gather` (its gradients wait for more reliable samples), `rollback` (a step that
             changed nothing, or went back towards the exported weights), `change` (the stream shows another
-            domain), `reset`, `restore`, `module` (one came or went).
+            domain), `reset`, `restore`, `module` (one came or went), `trial` (a module that has no say yet was
+            put on trial, judged or dropped).
         step: steps seen so far, committed or not.
         reason: why, unless it is a plain step.
         top: the module with the largest mean weight.
@@ -152,6 +153,53 @@ class StreamMetrics:
     misfit: float | None = None
     misfit_first: float | None = None
     failed: int = 0
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A module of a repository that was made for what the camera sees, as far as its images' looks tell.
+
+    Attributes:
+        name, target, sha256, size: which it is, what to fetch, and how many bytes that is.
+        distance: of the images' mean look from its source's; about 1 by chance alone.
+        fit: trust that the images are of its domain, 0 to 1.
+        evidence: how much more probable an image is in its domain than in all of the index together, in nats.
+        ahead: how much more probable than in the domain of any module that is loaded.
+    """
+
+    name: str
+    target: str
+    sha256: str
+    size: int
+    distance: float
+    fit: float
+    evidence: float
+    ahead: float
+
+
+@dataclass(frozen=True)
+class Suggestions:
+    """Whether other modules are needed, and which there are.
+
+    Attributes:
+        needed: the domain is unknown to the modules that are loaded, the one that leads serves it badly, or one of
+            the repository was clearly made for it.
+        reason: why, or why not.
+        images: recent ones that this was found from.
+        unknown: the share of them that looks like no loaded module's domain.
+        leader, misfit: the module that leads, and how far its features are from its source (as `StreamMetrics`).
+        modules: those that are not loaded, the best first.
+        tried: names of those that were put on trial.
+    """
+
+    needed: bool
+    reason: str
+    images: int
+    unknown: float
+    leader: str = ""
+    misfit: float | None = None
+    modules: tuple[Suggestion, ...] = ()
+    tried: tuple[str, ...] = ()
 
 
 def _some(texts: list[str]) -> str:

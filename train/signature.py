@@ -8,13 +8,11 @@ import torch
 from numpy.typing import NDArray
 
 from pluto_edge._arrays import Wide
-from pluto_edge.signature import FEATURE_RANK, LOOK_RANK, Covariance, Reference, Signature
+from pluto_edge.signature import FEATURE_RANK, FOLDS, Covariance, Reference, Signature, look_statistics
 from pluto_edge.train.features import Embedded, activations
 from pluto_edge.vit.torch_vit import Params, TorchViT
 
 FEATURE_FLOOR = 0.2  # of the mean variance: what the few directions of a few hundred images leave out
-FOLDS = 4
-FLOORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 TEMPERATURES = np.geomspace(0.25, 8.0, 31)
 SHARPNESS = (0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.4, 1.0, 1e6)  # the last: distance says nothing
 
@@ -41,13 +39,12 @@ def make_signature(
     """From activations [n,L+1,d] and labels [n] of validation images, and x̂ [m,d] of any images of the source."""
     features = activations[:, -1].astype(np.float64)
     logits = features @ head.T + bias
-    look_mean = looks.mean(axis=0, dtype=np.float64)
-    covariance = Covariance.of(looks - look_mean, LOOK_RANK, _floor(looks.astype(np.float64)))
+    look_mean, covariance = look_statistics(looks)
     start = Signature(
         **_of_classes(features, labels, len(head)),
         activation_mean=activations.mean(axis=0, dtype=np.float64).astype(np.float32),
         activation_std=activations.std(axis=0, dtype=np.float64).astype(np.float32),
-        look_mean=look_mean.astype(np.float32),
+        look_mean=look_mean,
         look_factor=covariance.factor,
         look_noise=covariance.noise,
         temperature=_temperature(logits, labels),
@@ -69,25 +66,6 @@ def _of_classes(features: Wide, labels: NDArray[np.integer], classes: int) -> di
         "feature_factor": covariance.factor,
         "feature_noise": covariance.noise,
     }
-
-
-def _floor(looks: Wide) -> float:
-    """The share of the mean variance for every direction that makes held-out images most likely.
-
-    It is large where there are few images, whose covariance says more of them than of their domain.
-    """
-    if len(looks) < 2 * FOLDS:
-        return FLOORS[-1]
-    folds = np.random.default_rng(0).permutation(len(looks)) % FOLDS
-    totals = dict.fromkeys(FLOORS, 0.0)
-    for fold in range(FOLDS):
-        held, others = looks[folds == fold], looks[folds != fold]
-        mean = others.mean(axis=0)
-        for floor in FLOORS:
-            matrix = Covariance.of(others - mean, LOOK_RANK, floor).matrix
-            far = np.einsum("bi,ij,bj->b", held - mean, np.linalg.inv(matrix), held - mean, optimize=True)
-            totals[floor] += float(far.sum() + len(held) * np.linalg.slogdet(matrix)[1])
-    return min(totals, key=totals.__getitem__)
 
 
 def _temperature(logits: Wide, labels: NDArray[np.integer]) -> float:

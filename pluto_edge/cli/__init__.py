@@ -28,6 +28,8 @@ COMMANDS = {
     "stream": "watch a camera, a video or a folder frame by frame, and adapt to it",
     "serve": "run many cameras as a service, with a page, metrics and health checks",
     "run": "feed folders of images to a bundle in batches, with and without learning",
+    "suggest": "say which modules of a repository were made for what a camera sees",
+    "harvest": "write what a device has learned as a module to offer",
     "replay": "make a picture and a report of a recorded stream",
     "eval": "compare adaptation methods on a bundle and labelled folders",
     "corrupt": "write or preview the 15 common corruptions of images",

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pluto_edge._arrays import Wide
+from pluto_edge.looks import DRIFT
 from pluto_edge.runtime.algorithm.selector import softmax
 from pluto_edge.signature import Reference
 
@@ -38,7 +39,6 @@ HORIZON = 512.0  # images that the means reach back
 BLUNT = 0.1  # sharpness beyond it is cut: on its own source a head needs no prototypes, elsewhere it does
 ALONG = 5.0  # what the cosine between an image and a prototype counts, in nats
 FAR = 4.0  # in deviations: images that are farther from every prototype count less, with the square of the distance
-DRIFT = 64.0  # images whose mean is as uncertain as a known domain may drift
 
 
 @dataclass(frozen=True)

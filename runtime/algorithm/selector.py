@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pluto_edge._arrays import Array, Wide
+from pluto_edge._arrays import Array, Wide, sigmoid
 from pluto_edge.modules import SelectorWeights
 
 EPSILON = 1e-5
@@ -125,11 +125,6 @@ def select(weight: Wide, top_m: int | None) -> tuple[Wide, NDArray[np.intp]]:
 def silu(x: Wide) -> Wide:
     """x sigmoid(x), the γ of the paper."""
     return x * sigmoid(x)
-
-
-def sigmoid(x: Wide) -> Wide:
-    """1 / (1 + exp(-x))"""
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))  # no overflow on either side
 
 
 def softmax(x: NDArray[np.floating]) -> Wide:

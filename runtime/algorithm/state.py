@@ -12,6 +12,7 @@ from pluto_edge.modules import SelectorWeights
 from pluto_edge.runtime.algorithm.looksam import Sharp
 from pluto_edge.runtime.algorithm.prototypes import Prototypes
 from pluto_edge.runtime.engine.affines import Affines
+from pluto_edge.signature import Reference
 
 T = TypeVar("T")
 
@@ -97,6 +98,12 @@ class State:
         affines = (*affines, *(s.across for s in self.sharp.values()))
         numbers = all(np.isfinite(t).all() for t in tensors) and all(a.finite for a in affines)
         return numbers and self.prototypes.finite
+
+    def misfit(self, references: Mapping[str, Reference]) -> float | None:
+        """Of the module that led the last step; None until it has seen enough, or where it has no signature."""
+        if self.top is None or self.top not in references:
+            return None
+        return self.prototypes.misfit(self.top, references[self.top]) or None
 
     def of(self, loaded: Mapping[str, str]) -> "State":
         """What is of use with modules of these digests: all but what others of the same name have learned.

@@ -1,16 +1,12 @@
 """The modules of a network as they are loaded on the device, and what follows from who is among them."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pluto_edge.errors import BundleError
-from pluto_edge.modules import LN_BIAS, LN_SCALE, Module, Role
+from pluto_edge.modules import LN_BIAS, LN_SCALE, Module, Role, digest_of
 from pluto_edge.runtime.engine.affines import Affines
 from pluto_edge.runtime.engine.session import Engine, Tensor
 from pluto_edge.signature import Reference
@@ -45,7 +41,7 @@ class Loaded:
             role=role,
             homes=homes,
             reference=None if signature is None else Reference.of(signature, module.tensors["head_weight"]),
-            digest=_digest(module.tensors),
+            digest=digest_of(module.tensors),
         )
 
     def digest_with(self, affines: Affines) -> str:
@@ -95,11 +91,3 @@ class Modules(dict[str, Loaded]):
         if derive not in self._derived:
             self._derived[derive] = derive(self)
         return cast(T, self._derived[derive])
-
-
-def _digest(tensors: Mapping[str, NDArray[np.floating]]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        value = np.ascontiguousarray(tensors[name])
-        digest.update(f"{name} {value.dtype} {value.shape} ".encode() + value.tobytes())
-    return digest.hexdigest()

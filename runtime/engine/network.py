@@ -69,21 +69,39 @@ class Network:
 
     def add(self, path: str | Path) -> str:
         """Load one module from a store's folder; it takes part in the next call."""
+        name, loaded = self.load(path)
+        self.join(name, loaded)
+        return name
+
+    def load(self, path: str | Path) -> tuple[str, Loaded]:
+        """Put a module from a store's folder on the device; it takes part in nothing yet."""
         config = read_module_config(Path(path))
         manifest = self.bundle.manifest
         if config.classes != manifest.classes or config.dims != manifest.dims:
             raise StoreError(f"{path}: it is {config.dims}, the bundle holds {manifest.dims}, or classes differ")
         if config.architecture != manifest.architecture:
             raise StoreError(f"{path}: made for {config.architecture}, the bundle's is {manifest.architecture}")
+        if config.backbone not in ("", manifest.backbone):
+            raise StoreError(f"{path}: made with another backbone than this bundle's, of the same architecture")
         module = read_module(Path(path), config)
         tensors = {**self.bundle.load_backbone_affines(), **module.tensors}
         module = Module(module.name, module.dims, tensors)
+        if module.name in self.modules:
+            raise StoreError(f"{path}: there is a module {module.name!r} already")
+        return module.name, self._place(module, config.role, config.homes)
+
+    def join(self, name: str, loaded: Loaded) -> None:
+        """A module that was loaded takes part in the next call."""
         with self._lock:
-            if module.name in self.modules:
-                raise StoreError(f"{path}: there is a module {module.name!r} already")
-            placed = self._place(module, config.role, config.homes)
-            self.modules = Modules({**self.modules, module.name: placed})
-        return module.name
+            if name in self.modules:
+                raise StoreError(f"there is a module {name!r} already")
+            self.modules = Modules({**self.modules, name: loaded})
+
+    def beside(self, name: str, loaded: Loaded) -> Self:
+        """A snapshot in which this module takes part, too."""
+        other = self.snapshot()
+        other.modules = Modules({**self.modules, name: loaded})
+        return other
 
     def remove(self, name: str) -> None:
         """Take a module out; the last one stays."""

@@ -65,10 +65,6 @@ class Canary:
         )
 
     def _misfit(self) -> tuple[str, float | None]:
-        """Of the module that led the last step; None until it has seen enough, or where it has no signature."""
+        """The module that led the last step, and how far its features are."""
         state = self._learner.state
-        references = self._learner.network.modules.references
-        leader = state.top or ""
-        if leader not in references:
-            return leader, None
-        return leader, state.prototypes.misfit(leader, references[leader]) or None
+        return state.top or "", state.misfit(self._learner.network.modules.references)

@@ -17,6 +17,7 @@ from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, ImageError, StreamError
 from pluto_edge.preprocess import ImageBatch, Images
 from pluto_edge.runtime.algorithm import beyond
+from pluto_edge.runtime.engine.modules import Loaded
 from pluto_edge.runtime.engine.passes import Pass
 from pluto_edge.runtime.learner import Learner
 from pluto_edge.runtime.prediction import to_prediction
@@ -27,6 +28,7 @@ from pluto_edge.runtime.stream.canary import EVERY, Canary
 from pluto_edge.runtime.stream.domain_watch import DomainWatch, OnChange
 from pluto_edge.runtime.stream.scheduler import Scheduler
 from pluto_edge.runtime.stream.timeline import Timeline
+from pluto_edge.runtime.stream.trial import Ended, Trials
 from pluto_edge.runtime.types import Event, Point, Prediction, StreamMetrics
 
 __all__ = ["Stream"]
@@ -41,7 +43,7 @@ class Stream:
     may be fed from different threads. With inline learning, a stream that is fed in order learns what
     `Runtime.step` on the same batches learns (until a change of domain re-opens the choice).
 
-    Its parts can be looked at: `learner`, `buffer`, `scheduler` and `canary`.
+    Its parts can be looked at: `learner`, `buffer`, `scheduler`, `canary` and `trials`.
     """
 
     def __init__(
@@ -54,13 +56,15 @@ class Stream:
         every: int | None = None,
         budget: float | None = None,
         on_change: OnChange = "reopen",
+        join: Callable[[str, Loaded, str], None] | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.name = name
         self.learner = learner
         self.buffer = FrameBuffer(batch, every)
         self.canary = Canary(learner)
-        learn = partial(_learn, learner, self.canary)
+        self.trials = Trials(learner, join or partial(_join, learner))
+        learn = partial(_learn, learner, self.canary, self.trials)
         self.scheduler = Scheduler(name, learn, worker, Budget(budget, clock), clock)
         self._domain = DomainWatch(learner, self.buffer, self.canary, on_change)
         self._timeline = Timeline(clock)
@@ -119,6 +123,15 @@ class Stream:
         if not getattr(self, "closed", True):
             self.closed = True
             warnings.warn(f"stream {self.name!r} was not closed", ResourceWarning, stacklevel=1, source=self)
+
+    def try_module(self, path: str | Path, ended: Ended | None = None) -> str:
+        """Put a module folder of a store on trial beside this stream: it has no say until it has won one. Gives its
+        name.
+
+        It is judged in the stream's steps and events (`trial`) tell of it; `ended` is called with its name, whether
+        it joined the runtime, and why.
+        """
+        return self.trials.begin(path, ended)
 
     def reset(self, module: str | None = None) -> None:
         """Forget what this stream has learned, all of it or one module's; a step under way is dropped."""
@@ -206,8 +219,15 @@ class Stream:
             self.scheduler.failed(error)
 
 
-def _learn(learner: Learner, canary: Canary, frames: list[Frame]) -> None:
+def _join(learner: Learner, name: str, module: Loaded, reason: str) -> None:
+    """A module takes part in the network that the stream runs on."""
+    learner.network.join(name, module)
+    learner.note("module", f"{name} was added: {reason}")
+
+
+def _learn(learner: Learner, canary: Canary, trials: Trials, frames: list[Frame]) -> None:
     """One step on a stream's frames. It knows no stream: one that is let go does not wait for its last step."""
+    trials.watch(frames)
     learner.step(ImageBatch.join([f.image for f in frames]), [f.seen for f in frames])
     canary.stepped()
 

@@ -1,5 +1,6 @@
-"""Repositories as their publishers see them."""
+"""Repositories as their publishers see them, and folders of modules whose sources look as they are told."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,7 @@ from securesystemslib.signer import CryptoSigner
 
 from pluto_edge.repository.publisher import Publisher
 from pluto_edge.repository.roles import TOP
+from tests.repository.modules import copy_module
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 
@@ -111,3 +113,16 @@ def serve() -> Iterator[Callable[[Path], Web]]:
     for server in running:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture
+def make_module(make_store: Callable[..., object], tmp_path: Path) -> Callable[..., Path]:
+    """`make_module(name, at=…)`: the folder of a module whose source's mean look is `at` in every channel."""
+
+    def make(name: str, at: float = 0.0, seed: int = 0, **changes: object) -> Path:
+        folder = tmp_path / "modules" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        copy_module(make_store(), folder, name, at, seed, **changes)  # type: ignore[arg-type]
+        return folder
+
+    return make

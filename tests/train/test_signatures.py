@@ -11,11 +11,11 @@ from safetensors.numpy import load_file, save_file
 
 from pluto_edge.cli import main
 from pluto_edge.errors import StoreError
-from pluto_edge.signature import PREFIX, Covariance, Signature
+from pluto_edge.signature import FLOORS, PREFIX, Covariance, Signature
 from pluto_edge.store import Store
 from pluto_edge.train.cache import Cache
 from pluto_edge.train.data import Domain, Sample, scan
-from pluto_edge.train.signature import FLOORS, make_signature
+from pluto_edge.train.signature import make_signature
 from pluto_edge.vit.backbone import load_backbone
 from pluto_edge.vit.torch_vit import TorchViT
 from tests.shapes import ARCHITECTURE, SIZE, write_domain
