@@ -106,7 +106,10 @@ class Cache:
         """One process at a time changes what is here; the others wait."""
         with alone_in(self.folder, patience) as alone:
             if not alone and sys.platform != "win32":  # which has no such locks
-                raise RepositoryError(f"{self.folder}: another process has been busy here for {patience:.0f} s")
+                raise RepositoryError(
+                    f"{self.folder}: cannot be locked; another process was busy here for {patience:.0f} s, or the "
+                    "folder cannot be opened"
+                )
             yield
 
     # blobs
