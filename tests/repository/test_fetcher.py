@@ -88,6 +88,14 @@ def test_another_part_than_was_asked_for(tmp_path: Path, monkeypatch: pytest.Mon
     assert answer.closed
 
 
+def test_proxies_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "store.inside")
+    assert fetching.proxy_of("https://store.example/a") == "http://proxy.example:3128"
+    assert fetching.proxy_of("https://store.inside/a") is None
+    assert fetching.proxy_of("https://127.0.0.1/a") is None
+
+
 class Told:
     """A transport that gives these chunks."""
 
