@@ -74,10 +74,12 @@ def test_classes_that_were_seen_seldom_move_with_all(tmp_path: Path) -> None:
     with device() as runtime:
         images, digits = draw("clear", 256)
         runtime.step(images[digits == 3][:16])
-        config = harvest(runtime.learner, tmp_path / "m", "clear")
-        assert config.name.startswith("clear-")
+        leader = runtime.learner.state.top
+        assert leader is not None
+        config = harvest(runtime.learner, tmp_path / "m", leader)
+        assert config.name.startswith(f"{leader}-")
         own = read_module(tmp_path / "m", config).signature(StoreError)
-        theirs = runtime.bundle.load_module("clear").signature(StoreError)
+        theirs = runtime.bundle.load_module(leader).signature(StoreError)
         assert own is not None and theirs is not None
         moved = own.class_means - theirs.class_means
         others = np.delete(moved, 3, axis=0)
