@@ -1,4 +1,4 @@
-"""A new bundle has no say until it has shown that it is not broken; a device that dies of it comes up with the old."""
+"""A new bundle has no say until it has shown that it is not broken; a device that dies of it comes up again."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -69,7 +69,7 @@ def test_a_bundle_that_has_collapsed_is_taken_back(old: Runtime, make_other: Mak
     said = " ".join(rollout.verdict.reasons)
     assert "both agree on" in said and "it says 1.0 classes" in said
     assert Ledger(ledger.path).standing(BUNDLE) == BUNDLE
-    with pytest.raises(ConfigError, match="it was tried before and bundle .* was taken back"):
+    with pytest.raises(ConfigError, match=r"it was tried before and bundle .* was taken back"):
         Rollout.open(old, new, Ledger(ledger.path), FEW)
     rollout.close()
 
