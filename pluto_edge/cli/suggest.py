@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Show a bundle some frames; say whether it knows their domain, and which modules that it does not have\n"
-        "were made for it. The index of the modules is searched on this machine: no image, and no statistic of one,\n"
-        "is sent anywhere. Nothing is fetched."
+        "were made for it. The index of the modules is searched on this machine: no image, and no statistic of\n"
+        "one, is sent anywhere. Nothing is fetched."
     )
     parser.epilog = (
         "examples:\n"
