@@ -74,7 +74,7 @@ class Matrix:
         backbone: digest of what the modules share; matrices with the same one can be compared.
         accuracy: of a module on a domain's images.
         agreement: how often it says the same as the domain's own module; None where the domain has none.
-        nearest: for every module the one that is most like it; empty where there is one module only.
+        nearest: for every module the one that is most like it; none for a module that agrees with no other.
     """
 
     bundle: str
@@ -264,4 +264,5 @@ def _nearest(names: Sequence[str], alike: Shares) -> dict[str, Nearest]:
         return {}
     others = alike - 2 * np.eye(len(names))  # nobody is their own neighbour
     best = others.argmax(axis=1)
-    return {name: Nearest(names[best[i]], _share(alike[i, best[i]])) for i, name in enumerate(names)}
+    found = {name: Nearest(names[best[i]], _share(alike[i, best[i]])) for i, name in enumerate(names)}
+    return {name: near for name, near in found.items() if near.agreement > 0}
