@@ -27,7 +27,7 @@ docs: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing into $(VENV), a few minutes the first time"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cpu,train,export,eval,stream,camera,dev,docs]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cpu,train,export,eval,stream,camera,repo,dev,docs]"
 	@touch $@
 
 clean:

@@ -44,6 +44,7 @@ PARTS = (
     Part("runtime/algorithm", "pluto_edge.runtime.algorithm", "the method, in numpy", "#d37295"),
     Part("runtime/engine", "pluto_edge.runtime.engine", "the graphs on a device", "#86bcb6"),
     Part("runtime: types", "pluto_edge.runtime.types", "plain values", "#bab0ac"),
+    Part("repository", "pluto_edge.repository", "bundles and modules published, and fetched", "#8cd17d"),
     Part("export", "pluto_edge.export", "store to bundle", "#499894"),
     Part("train", "pluto_edge.train", "folders to store", "#79706e"),
     Part("vit", "pluto_edge.vit", "the frozen backbone in torch", "#a0cbe8"),

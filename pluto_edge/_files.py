@@ -59,6 +59,20 @@ def inside(root: Path, relative: str, error: Error) -> Path:
     return path
 
 
+def cache_folder() -> Path:
+    """What this machine may keep: `$PLUTO_EDGE_CACHE`, or below the user's own cache folder."""
+    given = os.environ.get("PLUTO_EDGE_CACHE")
+    if given:
+        return Path(given)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.expanduser(base)) / "pluto-edge"  # noqa: PTH111  which never raises
+
+
 def sha256(path: Path) -> str:
     """Of a file's content, in hexadecimal digits."""
     with path.open("rb") as file:
@@ -98,14 +112,14 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """A whole write of bytes."""
-    with whole_file(path) as file:
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """A whole write of bytes; `mode` says who may do what with the file, less what the process withholds."""
+    with whole_file(path, mode=mode) as file:
         file.write(data)
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of `path` when the block ends well, and vanishes otherwise."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_TEMPORARY, dir=path.parent)
     try:
@@ -113,7 +127,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())
+        Path(name).chmod(mode & ~_umask())
         Path(name).replace(path)
     except BaseException as cause:
         with suppress(OSError):
@@ -122,6 +136,32 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             raise OSError(cause.errno, cause.strerror, str(path)) from cause
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def growing_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write on at its end, which keeps what was written, on the disk, however the block ends.
+
+    It is nothing that can be relied on: `finish` makes it so, once it is whole.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    with os.fdopen(handle, "ab") as file:
+        try:
+            yield file
+        except OSError as cause:
+            if cause.filename is None:  # a full disk does not say which file
+                raise OSError(cause.errno, cause.strerror, str(path)) from cause
+            raise
+        finally:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def finish(path: Path, other: Path, *, mode: int = 0o666) -> None:
+    """The file `path`, whose bytes are on the disk already, takes the place of `other`."""
+    path.chmod(mode & ~_umask())
+    path.replace(other)
+    sync_folder(other.parent)
 
 
 def give_name(path: Path, other: Path) -> None:

@@ -33,14 +33,23 @@ def read_json(path: Path, error: Error) -> dict[str, Any]:
         size = path.stat().st_size
         if size > MAX_JSON_BYTES:
             raise error(f"{path}: {size:,} bytes; a description has at most {MAX_JSON_BYTES:,}")
-        data = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+        data = path.read_bytes()
     except OSError as cause:
         raise error(f"{path}: cannot be read ({cause.strerror or cause})") from cause
+    return parse_json(data, str(path), error)
+
+
+def parse_json(data: bytes, where: str, error: Error) -> dict[str, Any]:
+    """The JSON object in `data`; anything else is an `error` that says where it was."""
+    if len(data) > MAX_JSON_BYTES:
+        raise error(f"{where}: {len(data):,} bytes; a description has at most {MAX_JSON_BYTES:,}")
+    try:
+        value = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as cause:
-        raise error(f"{path}: not valid JSON ({cause or 'nested too deeply'})") from cause
-    if not isinstance(data, dict):
-        raise error(f"{path}: want a JSON object, got {type(data).__name__}")
-    return data
+        raise error(f"{where}: not valid JSON ({cause or 'nested too deeply'})") from cause
+    if not isinstance(value, dict):
+        raise error(f"{where}: want a JSON object, got {type(value).__name__}")
+    return value
 
 
 def check_version(data: dict[str, Any], newest: int, where: str, error: Error) -> None:

@@ -37,6 +37,11 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
+def is_address(text: object) -> bool:
+    """Whether this is an address and no path: it has a scheme."""
+    return isinstance(text, str) and "://" in text
+
+
 def tick(passed: bool) -> str:
     """A sign for yes and one for no."""
     return "✓" if passed else "✗"

@@ -12,6 +12,7 @@ PlutoError
 ├── StreamError         a stream's learning failed, or the stream is closed
 ├── SourceError         a camera, a video or an address that gives no frames, or no more of them
 ├── RecordingError      a recording of a stream that cannot be written or read
+├── RepositoryError     a repository, or what it publishes, cannot be read, trusted or changed
 └── MissingExtraError   an optional dependency is not installed
 
 Catch `PlutoError` to catch them all. A message says what was wrong, where, and what to do.
@@ -28,6 +29,7 @@ __all__ = [
     "PlutoError",
     "ProviderError",
     "RecordingError",
+    "RepositoryError",
     "SourceError",
     "StoreError",
     "StreamError",
@@ -84,6 +86,10 @@ class SourceError(PlutoError):
 
 class RecordingError(PlutoError):
     """A recording of a stream that cannot be written or read."""
+
+
+class RepositoryError(PlutoError):
+    """A repository, or what it publishes, cannot be read, trusted or changed."""
 
 
 class MissingExtraError(PlutoError, ImportError):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from weakref import ref
 
+from pluto_edge._text import is_address
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, StreamError
 from pluto_edge.manifest import Bundle, Manifest
@@ -39,7 +40,8 @@ class Runtime:
     streams is closed with `close()`, or by `with Runtime(...) as runtime:`.
 
     Args:
-        bundle: folder that `pluto-export` wrote.
+        bundle: folder that `pluto-export` wrote, or the address of one in a repository, whose newest release is
+            fetched: `https://store.example/meter@stable`.
         providers: None or "auto": CUDA if it really loads, else CPU (`runtime.provider` says which); or a
             name ("cpu", "cuda", "openvino", ...) or list of ONNX Runtime providers, which is honoured or raises; or
             such for each graph: {"embed": "openvino", "forward": "openvino", "adapt": "cpu"}.
@@ -66,7 +68,7 @@ class Runtime:
         verify: bool = True,
         plan: str | Path | None = "auto",
     ) -> None:
-        opened = Bundle(bundle, verify, wait=False)
+        opened = Bundle(_folder(bundle), verify, wait=False)
         config = config or opened.manifest.adaptation
         if top_m is not None:
             config = replace(config, top_m=top_m)
@@ -266,3 +268,12 @@ class Runtime:
     def _batch(self, images: Images) -> ImageBatch:
         self._check_open()
         return ImageBatch(images, self.manifest.preprocessing)
+
+
+def _folder(bundle: str | Path) -> Path:
+    """Where a bundle is on this device, once it was fetched if it has an address."""
+    if not is_address(bundle):
+        return Path(bundle)
+    from pluto_edge.repository.client import resolve
+
+    return resolve(str(bundle))

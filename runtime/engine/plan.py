@@ -7,13 +7,11 @@ one version of ONNX Runtime and of pluto-edge, and one bundle: any other is igno
 
 import hashlib
 import logging
-import os
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pluto_edge._cpu import this_cpu
-from pluto_edge._files import write_text
+from pluto_edge._files import cache_folder, write_text
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge._schema import check_version, decode, read_json, to_text
 from pluto_edge.errors import ConfigError
@@ -129,16 +127,7 @@ class PlanFile:
 
 def plans_folder() -> Path:
     """Where plans are kept: `$PLUTO_EDGE_CACHE/plans`, or below the user's own cache folder."""
-    given = os.environ.get("PLUTO_EDGE_CACHE")
-    if given:
-        return Path(given) / "plans"
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        base = "~/Library/Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(base)) / "pluto-edge" / "plans"  # noqa: PTH111  which never raises
+    return cache_folder() / "plans"
 
 
 def plan_file(key: PlanKey) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -165,13 +166,13 @@ def test_a_plan_of_before_an_upgrade_is_told_of(
 def test_where_plans_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert plans_folder() == tmp_path / "cache" / "plans"
     monkeypatch.delenv("PLUTO_EDGE_CACHE")
-    monkeypatch.setattr(plans.sys, "platform", "linux")
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
     assert plans_folder() == Path("/x/pluto-edge/plans")
-    monkeypatch.setattr(plans.sys, "platform", "win32")
+    monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", "/local")
     assert plans_folder() == Path("/local/pluto-edge/plans")
-    monkeypatch.setattr(plans.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     assert plans_folder().parts[-4:] == ("Library", "Caches", "pluto-edge", "plans")
 
 
