@@ -62,7 +62,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": {"runtime"},
     "bench": {"runtime", "observe"},
     "evaluate": {"runtime", "vit", "train", "export"},
-    "cli": {"train", "export", "repository", "runtime", "observe", "bench", "evaluate"},
+    "pipeline": {"train", "export", "evaluate", "repository"},
+    "cli": {"pipeline", "train", "export", "repository", "runtime", "observe", "bench", "evaluate"},
 }
 
 # inside of runtime: a part, and the parts that it must not import

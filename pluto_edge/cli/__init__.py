@@ -29,6 +29,7 @@ COMMANDS = {
     "run": "feed folders of images to a bundle in batches, with and without learning",
     "replay": "make a picture and a report of a recorded stream",
     "eval": "compare adaptation methods on a bundle and labelled folders",
+    "build": "train, export, measure and publish a repository, in one command",
     "matrix": "measure every module on every domain",
     "corrupt": "write or preview the 15 common corruptions of images",
     "bench": "measure what a bundle costs on this device",
