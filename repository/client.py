@@ -1,35 +1,23 @@
 """`Client`: a repository as a device sees it. Nothing is used that the given root of trust does not vouch for."""
 
 import logging
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from pluto_edge._files import found, whole_folder, write_bytes
-from pluto_edge.errors import BundleError, MissingExtraError, PlutoError, RepositoryError, StoreError
+from pluto_edge._files import write_bytes
+from pluto_edge.errors import BundleError, RepositoryError, StoreError
 from pluto_edge.manifest import Bundle
 from pluto_edge.repository.address import Address
-from pluto_edge.repository.cache import Cache, Kept
-from pluto_edge.repository.download import Downloads, Progress, reason
+from pluto_edge.repository.cache import Cache, Kept, Kind
+from pluto_edge.repository.download import Downloads, Progress
 from pluto_edge.repository.fetcher import Fetcher, Limits, transport_of
-from pluto_edge.repository.layout import METADATA, ModuleRelease, Release, blob_path, index_target
-from pluto_edge.repository.session import Found, RevokedError, Session
+from pluto_edge.repository.layout import ModuleRelease, Release, blob_path, index_target
+from pluto_edge.repository.session import Found, RevokedError
+from pluto_edge.repository.trust import Trust
 from pluto_edge.store import read_module, read_module_config
 
-try:
-    from tuf.api.exceptions import DownloadError
-    from tuf.api.exceptions import RepositoryError as TufError
-    from tuf.ngclient import Updater, UpdaterConfig
-except ImportError as cause:
-    raise MissingExtraError("tuf", "fleet") from cause
-
-__all__ = ["Client", "Damage", "resolve"]
-
-ROOT = "PLUTO_ROOT"
-MAX_METADATA = 64 * 1024 * 1024  # bytes of one role's metadata: some hundred thousand modules
+__all__ = ["Client", "Damage", "Synced", "resolve"]
 
 log = logging.getLogger("pluto_edge.repository")
 
@@ -75,6 +63,17 @@ class Damage:
     repaired: bool
 
 
+@dataclass(frozen=True)
+class Synced:
+    """What became of a name: the version that it stands for, and what there is to say of it."""
+
+    kind: Kind
+    name: str
+    version: str
+    said: str
+    revoked: bool = False
+
+
 class Client:
     """What a device does with one repository.
 
@@ -99,52 +98,7 @@ class Client:
         self.url = self.cache.url
         self.fetcher = fetcher or Fetcher(transport_of(self.url), limits)
         self._downloads = Downloads(self.cache, self.fetcher)
-        self._root = root or os.environ.get(ROOT) or None
-
-    # asking
-
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        """The repository as it is now; what was seen of its metadata is kept, so that it cannot go back."""
-        anchor = self._anchor()
-        self.cache.make()
-        failure: Exception | None = None
-        with TemporaryDirectory(prefix="pluto-edge-") as scratch:
-            _copy_metadata(found(self.cache.metadata), Path(scratch))
-            try:
-                yield self._session(Path(scratch), anchor)
-            except (TufError, DownloadError, PlutoError) as error:
-                failure = error
-            if _metadata(Path(scratch)) != _metadata(self.cache.metadata):
-                with whole_folder(self.cache.metadata) as new:
-                    _copy_metadata(Path(scratch), new)
-        if isinstance(failure, TufError | DownloadError):
-            raise RepositoryError(f"{self.url}: {reason(failure)}") from failure
-        if failure is not None:
-            raise failure
-        if not self.cache.root.is_file() or self.cache.root.read_bytes() != anchor:
-            self.cache.set_root(anchor)
-
-    def _session(self, folder: Path, anchor: bytes) -> Session:
-        config = UpdaterConfig(targets_max_length=MAX_METADATA, snapshot_max_length=MAX_METADATA)
-        url = f"{self.url}/{METADATA}/"
-        updater = Updater(str(folder), url, fetcher=self.fetcher, config=config, bootstrap=anchor)
-        updater.refresh()
-        return Session(updater, self.fetcher, self.url)
-
-    def _anchor(self) -> bytes:
-        """The root of trust, which somebody has given: no device believes the first one that it is told."""
-        file = self.cache.root if self._root is None else Path(self._root)
-        if self._root is None and not file.is_file():
-            raise RepositoryError(
-                f"{self.url}: there is no root of trust for this repository yet; get its root.json from whoever "
-                f"publishes it, by a way that you trust, and give it once: pluto pull ADDRESS --root root.json, "
-                f"or {ROOT}=root.json"
-            )
-        try:
-            return file.read_bytes()
-        except OSError as cause:
-            raise RepositoryError(f"{file}: the root of trust cannot be read ({cause.strerror})") from cause
+        self._trust = Trust(self.cache, self.fetcher, root)
 
     # fetching
 
@@ -155,7 +109,7 @@ class Client:
         with self.cache.alone():
             known = self.cache.kept("bundles", name)
             try:
-                with self.session() as session:
+                with self._trust.session() as session:
                     release = session.release(address, known.content if known else None)
             except RevokedError:
                 if known is not None:
@@ -174,13 +128,13 @@ class Client:
         with self.cache.alone():
             known = self.cache.kept("modules", label)
             try:
-                with self.session() as session:
+                with self._trust.session() as session:
                     module = session.module(name, site, known.content if known else None)
             except RevokedError:
                 if known is not None:
                     self.cache.forget(known)
                 raise
-            kept = Kept("modules", label, "", module.content, module.files)
+            kept = Kept("modules", label, module.content[:12], module.content, module.files)
             return self._bring(kept, module, _check_module, progress)
 
     def index(self, site: str = "") -> Path:
@@ -188,13 +142,13 @@ class Client:
         target = index_target(site)
         self.cache.make()
         with self.cache.alone():
-            with self.session() as session:
+            with self._trust.session() as session:
                 there = session.find(target)
             if there is None:
                 raise RepositoryError(f"{self.url}: has no index, because no module was published by itself")
             self._downloads.fetch([there])
-            files = {Path(target).name: there.entry}
-            self.cache.keep(Kept("indexes", site or "own", "", there.entry.sha256, files))
+            content = there.entry.sha256
+            self.cache.keep(Kept("indexes", site or "own", content[:12], content, {there.path: there.entry}))
             return self.cache.blob(there.entry)
 
     def cached(self, address: Address) -> Path | None:
@@ -208,21 +162,19 @@ class Client:
             return None
         return folder
 
-    def sync(self, progress: Progress | None = None) -> dict[str, str]:
-        """Bring everything up to date that was ever pulled; gives what each name stands for now, or why none."""
-        outcome = {}
-        for kept in self.cache.names():
-            try:
-                folder = self._again(kept, progress)
-                now = self.cache.kept(kept.kind, kept.name)
-                changed = now is None or now.content != kept.content
-                outcome[kept.name] = (
-                    f"{now.version or folder.name[:12] if now else ''}{' (new)' if changed else ''}"
-                )
-            except RevokedError as error:
-                log.warning("%s", error)
-                outcome[kept.name] = f"revoked: {error}"
-        return outcome
+    def sync(self, progress: Progress | None = None) -> list[Synced]:
+        """Bring everything up to date that was ever pulled from here."""
+        return [self._sync(kept, progress) for kept in self.cache.names()]
+
+    def _sync(self, before: Kept, progress: Progress | None) -> Synced:
+        try:
+            self._again(before, progress)
+        except RevokedError as error:
+            log.warning("%s", error)
+            return Synced(before.kind, before.name, before.version, str(error), revoked=True)
+        now = self.cache.kept(before.kind, before.name) or before
+        said = "is the newest" if now.content == before.content else "is new"
+        return Synced(now.kind, now.name, now.version, said)
 
     def _again(self, kept: Kept, progress: Progress | None) -> Path:
         first, at, last = kept.name.rpartition("@")
@@ -244,20 +196,27 @@ class Client:
         return damage
 
     def _verify(self, kept: Kept, repair: bool, progress: Progress | None) -> list[Damage]:
-        folder = self.cache.blobs if kept.kind == "indexes" else self.cache.place(kept.kind, kept.content)
-        files = {e.sha256: e for e in kept.files.values()} if kept.kind == "indexes" else kept.files
-        wrong = list(self.cache.damaged(folder, files))
-        repaired = False
-        if wrong and repair:
-            entries = [files[name] for name in wrong]
-            try:
-                self._downloads.fetch([Found(e, blob_path(e.sha256)) for e in entries], progress)
-                if kept.kind != "indexes":
-                    self.cache.assemble(folder, files, lambda _: None)
-                repaired = True
-            except RepositoryError as error:
-                log.error("%s", error)
-        return [Damage(folder / name, repaired) for name in wrong]
+        if kept.kind == "indexes":  # whose one file is a blob, and has a name of its own in the repository
+            ((path, entry),) = kept.files.items()
+            wrong = [] if self.cache.has(entry) else [Found(entry, path)]
+            files = [self.cache.blob(one.entry) for one in wrong]
+        else:
+            folder = self.cache.place(kept.kind, kept.content)
+            names = list(self.cache.damaged(folder, kept.files))
+            wrong = [Found(kept.files[name], blob_path(kept.files[name].sha256)) for name in names]
+            files = [folder / name for name in names]
+        repaired = bool(wrong) and repair and self._repair(kept, wrong, progress)
+        return [Damage(file, repaired) for file in files]
+
+    def _repair(self, kept: Kept, wrong: Sequence[Found], progress: Progress | None) -> bool:
+        try:
+            self._downloads.fetch(wrong, progress)
+            if kept.kind != "indexes":
+                self.cache.assemble(self.cache.place(kept.kind, kept.content), kept.files, lambda _: None)
+        except RepositoryError as error:
+            log.error("%s", error)
+            return False
+        return True
 
     # pieces
 
@@ -282,15 +241,3 @@ class Client:
 
 def _check_module(folder: Path) -> None:
     read_module(folder, read_module_config(folder))
-
-
-def _metadata(folder: Path) -> dict[str, bytes]:
-    """The metadata in a folder by name; the link to the newest root is left out, for the root is always given."""
-    files = [*folder.glob("*.json"), *folder.glob("root_history/*.json")]
-    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in sorted(files) if not f.is_symlink()}
-
-
-def _copy_metadata(here: Path, there: Path) -> None:
-    for name, data in _metadata(here).items():
-        (there / name).parent.mkdir(exist_ok=True)
-        write_bytes(there / name, data)

@@ -81,7 +81,7 @@ class Contents:
                 folder = Path(parent) / module.name
                 folder.mkdir()
                 for name, entry in module.files.items():
-                    (folder / name).symlink_to((self.folder / BLOBS / entry.sha256).resolve())
+                    _link(self.folder / BLOBS / entry.sha256, folder / name)
                 size = module.files[MODULE_FILE].size
                 entries.append(IndexEntry(target, module.content, size, module.name, folder))
             yield entries
@@ -146,3 +146,10 @@ def live_modules(targets: Targets, site: str) -> list[str]:
     """The targets that describe modules."""
     start = module_target("x", site).removesuffix("x.json")
     return sorted(t for t in targets.targets if t.startswith(start))
+
+
+def _link(file: Path, other: Path) -> None:
+    try:
+        other.symlink_to(file.resolve())
+    except OSError:  # not everybody may make links on Windows
+        shutil.copyfile(file, other)

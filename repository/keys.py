@@ -77,19 +77,21 @@ def load_private(file: Path) -> "Ed25519PrivateKey | EllipticCurvePrivateKey":
         data = file.read_bytes()
     except OSError as cause:
         raise RepositoryError(f"{file}: cannot be read ({cause.strerror or cause})") from cause
-    secret = passphrase() if b"ENCRYPTED" in data else None
-    if b"ENCRYPTED" in data and secret is None:
-        raise RepositoryError(f"{file}: is encrypted; set {PASSPHRASE} to its passphrase")
     try:
-        key = serialization.load_pem_private_key(data, secret)
+        key = serialization.load_pem_private_key(data, passphrase(file))
     except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
         raise RepositoryError(f"{file}: not a private key in PEM, or a wrong passphrase ({cause})") from cause
     return key  # type: ignore[return-value]  # other kinds sign nothing here, and are passed over
 
 
-def passphrase() -> bytes | None:
-    """What keys are encrypted with, if they are."""
-    return os.environ.get(PASSPHRASE, "").encode() or None
+def passphrase(file: Path) -> bytes | None:
+    """What opens the key in a file, if it is encrypted."""
+    if b"ENCRYPTED" not in file.read_bytes():
+        return None
+    secret = os.environ.get(PASSPHRASE, "").encode()
+    if not secret:
+        raise RepositoryError(f"{file}: is encrypted; set {PASSPHRASE} to its passphrase")
+    return secret
 
 
 def _files(paths: Iterable[Path]) -> Sequence[Path]:
@@ -106,7 +108,7 @@ def _write(path: Path, key: "Ed25519PrivateKey | EllipticCurvePrivateKey") -> No
     if path.exists() or public_file(path).exists():
         raise RepositoryError(f"{path}: is there already; keys are not overwritten")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    secret = passphrase()
+    secret = os.environ.get(PASSPHRASE, "").encode()
     hidden = serialization.BestAvailableEncryption(secret) if secret else serialization.NoEncryption()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, hidden)
     public = key.public_key().public_bytes(

@@ -1,4 +1,4 @@
-"""OpenSSF model signatures of bundles, on the workstation: who made one, for whoever asks outside of a repository."""
+"""OpenSSF model signatures of bundles, on the workstation: who made one, for whoever has no repository to ask."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,7 @@ __all__ = ["sign_bundle", "verify_bundle"]
 
 
 def sign_bundle(bundle: str | Path, key: Path, out: Path) -> None:
-    """Write a signature of all files of a bundle, made with a key of the curve P-256 (`pluto repo keys --model`)."""
+    """Write a signature of all files of a bundle, with a key of the curve P-256 (`pluto repo keys --model`)."""
     signing = _library()[0]
     load_private(key)  # says what is wrong with it
     opened = Bundle(bundle)
@@ -24,7 +24,7 @@ def sign_bundle(bundle: str | Path, key: Path, out: Path) -> None:
             f"{bundle}: {min(there - own)} is not part of the bundle; take it away before you sign"
         )
     try:
-        signer = signing.Config().use_elliptic_key_signer(private_key=key, password=passphrase())
+        signer = signing.Config().use_elliptic_key_signer(private_key=key, password=passphrase(key))
     except (ValueError, TypeError, AttributeError) as cause:
         raise RepositoryError(f"{key}: model signatures want a key of the curve P-256 ({cause})") from cause
     with TemporaryDirectory(prefix="pluto-edge-") as scratch:

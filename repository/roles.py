@@ -4,23 +4,18 @@ What is staged lies in `.staged/`: the next version of a role, without the signa
 people may sign it one after another; when there are enough, it is published.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pluto_edge._files import write_bytes
-from pluto_edge.errors import ConfigError, MissingExtraError, RepositoryError
-from pluto_edge.repository.layout import METADATA
+from pluto_edge.errors import ConfigError, MissingExtraError
+from pluto_edge.repository.metadata_files import MetadataFiles
 
 try:
     from securesystemslib.signer import Signer, SSlibKey
-    from tuf.api.exceptions import RepositoryError as TufError
     from tuf.api.metadata import Metadata, MetaFile, Root, Signed, Snapshot, Targets, Timestamp
-    from tuf.api.serialization.json import JSONSerializer
 except ImportError as cause:
     raise MissingExtraError("tuf", "repo") from cause
 
@@ -28,11 +23,7 @@ __all__ = ["EXPIRES", "TOP", "Missing", "Roles"]
 
 TOP = (Root.type, Targets.type, Snapshot.type, Timestamp.type)
 EXPIRES = {Root.type: 365, Targets.type: 365, Snapshot.type: 30, Timestamp.type: 7}  # days
-STAGED = ".staged"
 _DAYS = "x-pluto-edge-expires-days"  # in the metadata: how long the next version holds
-_COMPACT = JSONSerializer(compact=True)
-
-S = TypeVar("S", Root, Snapshot, Targets, Timestamp)
 
 
 @dataclass(frozen=True)
@@ -44,13 +35,20 @@ class Missing:
     keys: tuple[str, ...]
 
 
-class Roles:
-    """The metadata of the repository in `folder`."""
+@dataclass(frozen=True)
+class RoleState:
+    """What a role has published, until when that holds, and who must sign; `staged` says what waits."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.published = folder / METADATA
-        self.staged = folder / STAGED
+    role: str
+    version: int
+    expires: str
+    threshold: int
+    keys: tuple[str, ...]
+    staged: str = ""
+
+
+class Roles(MetadataFiles):
+    """The metadata of the repository in `folder`, and how it changes."""
 
     def create(
         self, keys: Mapping[str, Sequence[SSlibKey]], thresholds: Mapping[str, int], days: Mapping[str, int]
@@ -65,64 +63,25 @@ class Roles:
                 root.add_key(key, role)
             check_threshold(root, role)
         root.unrecognized_fields[_DAYS] = {**EXPIRES, **days}
-        self._write_staged(Targets.type, Metadata(Targets(version=1)))
-        self._write_staged(Root.type, Metadata(root))
+        self.write_staged(Targets.type, Metadata(Targets(version=1)))
+        self.write_staged(Root.type, Metadata(root))
 
-    # reading
-
-    def root(self) -> Root:
-        """The newest root; the one that is staged where none is published yet."""
-        newest = self.newest_file(Root.type)
-        if newest:
-            return self._read(self.published / f"{newest}.root.json", Root).signed
-        staged = self._staged(Root.type, Root)
-        if staged is None:
-            raise RepositoryError(f"{self.folder}: not a repository; make one: pluto repo init {self.folder}")
-        return staged.signed
-
-    def timestamp(self) -> Timestamp | None:
-        """The published timestamp, if there is one."""
-        file = self.published / "timestamp.json"
-        return self._read(file, Timestamp).signed if file.is_file() else None
-
-    def snapshot(self) -> Snapshot | None:
-        """The published snapshot, if there is one."""
+    def states(self) -> list[RoleState]:
+        """All roles that have published something."""
+        snapshot = self.snapshot()
         stamp = self.timestamp()
-        if stamp is None:
-            return None
-        return self._read(self.published / f"{stamp.snapshot_meta.version}.snapshot.json", Snapshot).signed
+        if snapshot is None or stamp is None:
+            return []
+        signed: dict[str, Signed] = {Root.type: self.root(), Snapshot.type: snapshot, Timestamp.type: stamp}
+        signed |= {role: self.read(self.published / f"{m.version}.{role}.json").signed for role, m in self.listed()}
+        return [self._state(role, one) for role, one in signed.items()]
 
-    def targets(self, role: str = Targets.type) -> Targets | None:
-        """What a role has published, if anything."""
-        snapshot = self.snapshot()
-        meta = None if snapshot is None else snapshot.meta.get(f"{role}.json")
-        if meta is None:
-            return None
-        return self._read(self.published / f"{meta.version}.{role}.json", Targets).signed
-
-    def published_targets(self) -> list[str]:
-        """The roles that have published targets: the repository's own, and those of sites."""
-        snapshot = self.snapshot()
-        return [] if snapshot is None else [name.removesuffix(".json") for name in snapshot.meta]
-
-    def next_targets(self, role: str = Targets.type) -> Targets:
-        """What a role will have published after the next publication; empty where it is new."""
-        staged = self._staged(role, Targets)
-        return staged.signed if staged else self.targets(role) or Targets(version=1)
-
-    def staged_roles(self) -> list[str]:
-        """Roles with changes that are not published, root first."""
-        names = sorted(file.stem for file in self.staged.glob("*.json"))
-        return sorted(names, key=lambda name: (name != Root.type, name))
-
-    def staged_signatures(self, role: str) -> int:
-        """How many people have signed what is staged of a role."""
-        return len(self._any(self.staged / f"{role}.json").signatures)
-
-    def newest_file(self, role: str) -> int:
-        """The highest version of a role that was ever written here; 0 where there is none."""
-        pattern = re.compile(rf"(\d+)\.{re.escape(role)}\.json")
-        return max((int(m[1]) for f in self.published.iterdir() if (m := pattern.fullmatch(f.name))), default=0)
+    def _state(self, role: str, signed: Signed) -> RoleState:
+        keys = self._delegator(role).get_delegated_role(role)
+        waits = f"{self.staged_signatures(role)} signatures" if role in self.staged_roles() else ""
+        return RoleState(
+            role, signed.version, f"{signed.expires:%Y-%m-%dT%H:%M:%SZ}", keys.threshold, tuple(keys.keyids), waits
+        )
 
     # changing
 
@@ -141,22 +100,22 @@ class Roles:
 
     def _stage(self, role: str, signed: Targets) -> None:
         signed.version = 1 + self.newest_file(role)
-        self._write_staged(role, Metadata(signed))
+        self.write_staged(role, Metadata(signed))
 
     @contextmanager
     def edit_root(self) -> Iterator[Root]:
         """Change keys, thresholds or expiry; the old keys and the new ones sign it."""
-        staged = self._staged(Root.type, Root)
+        staged = self.read_staged(Root.type, Root)
         root = staged.signed if staged else self.root()
         yield root
         root.version = 1 + self.newest_file(Root.type)
         for role in TOP:
             check_threshold(root, role)
-        self._write_staged(Root.type, Metadata(root))
+        self.write_staged(Root.type, Metadata(root))
 
     def sign(self, role: str, signers: Sequence[Signer]) -> Missing | None:
         """Sign what is staged of a role with those keys that may; says what it still lacks."""
-        staged = self._any(self.staged / f"{role}.json")
+        staged = self.read(self.staged / f"{role}.json")
         if not staged.signatures:
             root = staged.signed if role == Root.type else self.root()
             staged.signed.expires = _after(days_of(root, role))
@@ -164,15 +123,15 @@ class Roles:
         for signer in signers:
             if signer.public_key.keyid in allowed:
                 staged.sign(signer, append=True)
-        self._write_staged(role, staged)
+        self.write_staged(role, staged)
         missing, keys = self._missing(role, staged)
         return Missing(role, missing, tuple(sorted(keys))) if missing else None
 
     def publish_staged(self, role: str) -> int:
         """What is staged and signed becomes a file of the repository, that no snapshot has yet; its version."""
-        staged = self._any(self.staged / f"{role}.json")
+        staged = self.read(self.staged / f"{role}.json")
         version: int = staged.signed.version
-        self._write(self.published / f"{version}.{role}.json", staged)
+        self.write(self.published / f"{version}.{role}.json", staged)
         return version
 
     def clear(self, role: str) -> None:
@@ -219,7 +178,7 @@ class Roles:
             if signer.public_key.keyid in allowed:
                 metadata.sign(signer, append=True)
         self.root().verify_delegate(signed.type, metadata.signed_bytes, metadata.signatures)
-        self._write(self.published / name, metadata)
+        self.write(self.published / name, metadata)
 
     def due(self, signed: Signed, role: str) -> bool:
         """Whether half of the time is over for which this holds."""
@@ -230,7 +189,7 @@ class Roles:
         snapshot = self.snapshot()
         assert snapshot is not None
         version = snapshot.version if role == Snapshot.type else snapshot.meta[f"{role}.json"].version
-        metadata = self._any(self.published / f"{version}.{role}.json")
+        metadata = self.read(self.published / f"{version}.{role}.json")
         result = self._delegator(role).get_verification_result(role, metadata.signed_bytes, metadata.signatures)
         return bool(result)
 
@@ -239,7 +198,7 @@ class Roles:
         snapshot = self.snapshot()
         meta = {} if snapshot is None else snapshot.meta
         for role in self.staged_roles():
-            staged = self._any(self.staged / f"{role}.json")
+            staged = self.read(self.staged / f"{role}.json")
             known = meta.get(f"{role}.json")
             newest = self.newest_file(role) if role == Root.type else known.version if known else 0
             if staged.signed.version <= newest:
@@ -248,7 +207,7 @@ class Roles:
     def _keyids(self, role: str) -> set[str]:
         """Whose signatures count: for a root, the keys of the old one and of the new one."""
         if role == Root.type:
-            staged = self._staged(role, Root)
+            staged = self.read_staged(role, Root)
             roots = [self.root(), *([staged.signed] if staged else [])]
             return {keyid for root in roots for keyid in root.roles[role].keyids}
         return set(self._delegator(role).get_delegated_role(role).keyids)
@@ -265,31 +224,6 @@ class Roles:
     def _delegator(self, role: str) -> Root | Targets:
         """Who says which keys sign for a role: the root, or the targets for a site."""
         return self.root() if role in TOP else self.next_targets()
-
-    # files
-
-    def _staged(self, role: str, kind: type[S]) -> Metadata[S] | None:
-        file = self.staged / f"{role}.json"
-        return self._read(file, kind) if file.is_file() else None
-
-    def _read(self, file: Path, kind: type[S]) -> Metadata[S]:
-        metadata = self._any(file)
-        if not isinstance(metadata.signed, kind):
-            raise RepositoryError(f"{file}: want {kind.type}, got {metadata.signed.type}")
-        return metadata
-
-    def _any(self, file: Path) -> Metadata[Any]:
-        try:
-            return Metadata.from_bytes(file.read_bytes())
-        except (OSError, TufError) as cause:
-            raise RepositoryError(f"{file}: cannot be read as metadata ({cause})") from cause
-
-    def _write_staged(self, role: str, metadata: Metadata[Any]) -> None:
-        self.staged.mkdir(exist_ok=True)
-        self._write(self.staged / f"{role}.json", metadata)
-
-    def _write(self, file: Path, metadata: Metadata[Any]) -> None:
-        write_bytes(file, metadata.to_bytes(_COMPACT))
 
 
 def check_threshold(root: Root, role: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NoReturn
 
-from pluto_edge.errors import MissingExtraError, RepositoryError
+from pluto_edge.errors import ConfigError, MissingExtraError, RepositoryError
 from pluto_edge.manifest import FileEntry
 from pluto_edge.repository.address import Address
 from pluto_edge.repository.fetcher import Fetcher
@@ -59,8 +59,11 @@ class Session:
             return None
         if list(info.hashes) != ["sha256"]:
             raise RepositoryError(f"{target}: want its sha256, got {', '.join(info.hashes) or 'no hash'}")
-        entry = FileEntry(info.hashes["sha256"], info.length)
-        check_blob(entry, target)
+        try:
+            entry = FileEntry(info.hashes["sha256"], info.length)
+            check_blob(entry, target)
+        except ConfigError as cause:
+            raise RepositoryError(str(cause)) from cause
         (path,) = info.get_prefixed_paths()
         return Found(entry, f"{TARGETS}/{path}")
 

@@ -1,4 +1,4 @@
-"""A repository to where devices read it: what is missing there, what refers to it afterwards, the timestamp last."""
+"""A repository to where devices read it: what is missing there, then what refers to it, the timestamp last."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -12,9 +12,9 @@ from pathlib import Path
 from time import perf_counter
 from types import ModuleType
 
-from pluto_edge._text import printable
+from pluto_edge._text import is_address, printable
 from pluto_edge.cli import logs, settings
-from pluto_edge.cli.parsing import Parser, add_logging
+from pluto_edge.cli.parsing import Parser, add_logging, with_bundle
 from pluto_edge.errors import PlutoError
 from pluto_edge.version import WRITER
 
@@ -34,6 +34,10 @@ COMMANDS = {
     "corrupt": "write or preview the 15 common corruptions of images",
     "bench": "measure what a bundle costs on this device",
     "tune": "measure how a bundle runs fastest on this device, and keep it",
+    "repo": "publish bundles and modules for devices, signed",
+    "pull": "fetch a bundle, or modules, from a repository",
+    "sync": "bring everything that was pulled up to date",
+    "verify": "hash everything that was pulled, and fetch again what is damaged",
     "info": "describe a store or a bundle",
     "upgrade": "carry a store, a bundle or a saved state over from an older version",
     "doctor": "check what this machine has and what is slow or broken about it",
@@ -89,7 +93,8 @@ def command_parser(name: str) -> tuple[Parser, Parser, ModuleType | None]:
         if command == name:
             own, implementation = added, import_module(f"pluto_edge.cli.{name}")
             implementation.add_arguments(own)
-            own.epilog = f"{own.epilog or ''}\n\n{FOOT.format(name)}".strip()
+            usage = f"{name} ACTION" if own.actions else name
+            own.epilog = f"{own.epilog or ''}\n\n{FOOT.format(usage)}".strip()
             add_logging(own)
     return parser, own, implementation
 
@@ -97,12 +102,16 @@ def command_parser(name: str) -> tuple[Parser, Parser, ModuleType | None]:
 def parse(arguments: Sequence[str]) -> tuple[Namespace, ModuleType]:
     """The options of a command line, and the module that runs them."""
     name, rest = (arguments[0], list(arguments[1:])) if arguments else ("", [])
+    words = [name]
     parser, own, implementation = command_parser(name)
     if implementation is not None:
+        if rest and rest[0] in own.actions:
+            words.append(rest.pop(0))
+            own = own.actions[words[-1]]
         if rest and rest[0].endswith(settings.SUFFIX):
             settings.apply(own, Path(rest.pop(0)), name, COMMANDS, rest)
         own.check_options(rest)
-    options, more = parser.parse_known_args([name, *rest] if arguments else [])
+    options, more = parser.parse_known_args([*words, *rest] if arguments else [])
     if more:
         own.error(f"unrecognized arguments: {' '.join(more)}")
     assert implementation is not None  # else argparse has ended the program
@@ -117,7 +126,7 @@ def _run(arguments: Sequence[str]) -> int:
         said = ", ".join(f"{name} {value}" for name, value in given.items() if value not in (None, False, []))
         fields = {"command": options.command, "options": given}
         log.info("pluto %s: %s", options.command, said, extra={"fields": fields})
-        code = guarded("pluto", lambda: int(implementation.run(options)))
+        code = guarded("pluto", lambda: int(implementation.run(with_bundle(options))))
         seconds = perf_counter() - began
         ended = {"seconds": round(seconds, 3), "code": code}
         log.info("pluto %s: ended after %.1f s with %d", options.command, seconds, code, extra={"fields": ended})
@@ -127,7 +136,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _public(options: Namespace) -> dict[str, object]:
     """Options as they may be in a log: of addresses and tokens nothing that opens anything."""
     secret = {"command", "token", "source", "sources"}
-    return {name: value for name, value in vars(options).items() if name not in secret}
+    return {name: value for name, value in vars(options).items() if name not in secret and not is_address(value)}
 
 
 def export_main() -> int:

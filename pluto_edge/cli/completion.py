@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from pluto_edge.cli.parsing import Parser
+
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -38,7 +40,8 @@ class Option(NamedTuple):
     help: str
 
 
-def _options(parser: argparse.ArgumentParser) -> list[Option]:
+def _options(parser: Parser) -> list[Option]:
+    known = [action.option_strings for action in parser._actions]
     return [
         Option(
             tuple(action.option_strings),
@@ -46,7 +49,9 @@ def _options(parser: argparse.ArgumentParser) -> list[Option]:
             action.nargs != 0,
             (action.help or "").partition("(")[0].partition(";")[0].strip(),
         )
-        for action in parser._actions
+        for one in (parser, *parser.actions.values())
+        for action in one._actions
+        if one is parser or action.option_strings not in known
     ]
 
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 from pluto_edge import _text
 from pluto_edge._progress import Lines, live
 from pluto_edge._schema import read_json
-from pluto_edge.cli.parsing import add_engine, add_json, needs, positional, print_json
+from pluto_edge.cli.parsing import BUNDLE, add_engine, add_json, bundle, needs, positional, print_json
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate import report
@@ -38,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  pluto eval --leave-out fog --store store/ --data photos/      # as if fog had never been trained on\n\n"
         "methods (name, or name:setting=value,...):\n  " + ", ".join(known(AdaptConfig()))
     )
-    parser.add_argument("bundle", nargs="?", type=Path, metavar="BUNDLE", help="bundle that `pluto export` wrote")
+    parser.add_argument("bundle", nargs="?", type=bundle, metavar="BUNDLE", help=BUNDLE)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--bundle", dest="bundle_flag", type=Path, metavar="BUNDLE", help="the same, with a flag")
+    which.add_argument("--bundle", dest="bundle_flag", type=bundle, metavar="BUNDLE", help="the same, with a flag")
     which.add_argument(
         "--leave-out",
         metavar="DOMAIN",

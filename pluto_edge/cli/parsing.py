@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pluto_edge._schema import encode
-from pluto_edge._text import did_you_mean
+from pluto_edge._text import did_you_mean, is_address
 from pluto_edge.errors import ConfigError, MissingExtraError
 
 
@@ -40,12 +40,39 @@ class Parser(argparse.ArgumentParser):
             if name.startswith("--") and name not in known:
                 self.error(f"unrecognized arguments: {argument}{did_you_mean(name, known)}")
 
+    @property
+    def actions(self) -> dict[str, "Parser"]:
+        """The parsers of a command's actions by name, for commands that have some."""
+        found = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
+        return dict(found[0].choices) if found else {}
+
     def option_names(self) -> list[str]:
         return [name for action in self._actions for name in action.option_strings]
 
 
+BUNDLE = "bundle that `pluto export` wrote, or its address in a repository"
+
+
+def bundle(text: str) -> Path | str:
+    """A bundle's folder, or its address as it is."""
+    return text if is_address(text) else Path(text)
+
+
+def with_bundle(options: argparse.Namespace) -> argparse.Namespace:
+    """A bundle that was given by its address is a folder afterwards: its newest release is fetched."""
+    for name in ("bundle", "bundle_flag"):
+        address = getattr(options, name, None)
+        if is_address(address):
+            from pluto_edge.cli.transfers import shown_bytes
+            from pluto_edge.repository.client import resolve
+
+            with shown_bytes("fetching") as progress:
+                setattr(options, name, resolve(str(address), progress=progress))
+    return options
+
+
 def add_bundle(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", metavar="BUNDLE", type=Path, help="bundle that `pluto export` wrote")
+    parser.add_argument("bundle", metavar="BUNDLE", type=bundle, help=BUNDLE)
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
