@@ -20,7 +20,7 @@ from tests import shapes
 from tests.pipeline.conftest import Build
 
 PATIENCE = 180.0  # seconds, for a busy machine
-# that a node is lost is noticed in about a second, not in fifteen; and jobs do not wait for all else on a busy machine
+# a lost node is noticed in about a second, not in fifteen, and jobs do not wait for all else on a busy machine
 SYSTEM = {
     "worker_niceness": 0,
     "health_check_initial_delay_ms": 0,
