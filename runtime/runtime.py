@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from pluto_edge.config import AdaptConfig
@@ -12,16 +13,15 @@ from pluto_edge.errors import ConfigError, StreamError
 from pluto_edge.manifest import Bundle, Manifest
 from pluto_edge.preprocess import ImageBatch, Images
 from pluto_edge.runtime.engine.forks import renew_after_fork
-from pluto_edge.runtime.engine.network import Network
-from pluto_edge.runtime.engine.plan import MachinePlan, find_plan
-from pluto_edge.runtime.engine.providers import Providers
-from pluto_edge.runtime.engine.session import Engine
-from pluto_edge.runtime.learner import Learner
-from pluto_edge.runtime.prediction import to_prediction
-from pluto_edge.runtime.stream.background import LearningThread
-from pluto_edge.runtime.stream.domain_watch import OnChange
-from pluto_edge.runtime.stream.stream import Stream, for_batches
 from pluto_edge.runtime.types import Event, Prediction
+
+if TYPE_CHECKING:  # what needs ONNX Runtime is imported while a bundle's weights are hashed: see `Runtime.__init__`
+    from pluto_edge.runtime.algorithm.selection import Blend
+    from pluto_edge.runtime.engine.plan import MachinePlan
+    from pluto_edge.runtime.engine.providers import Providers
+    from pluto_edge.runtime.learner import Learner
+    from pluto_edge.runtime.stream.domain_watch import OnChange
+    from pluto_edge.runtime.stream.stream import Stream
 
 __all__ = ["Runtime"]
 
@@ -57,7 +57,7 @@ class Runtime:
     def __init__(
         self,
         bundle: str | Path,
-        providers: Providers = None,
+        providers: "Providers" = None,
         threads: int | None = None,
         top_m: int | None = None,
         *,
@@ -67,6 +67,13 @@ class Runtime:
         plan: str | Path | None = "auto",
     ) -> None:
         opened = Bundle(bundle, verify, wait=False)
+        # These take about as long as the hash of the weights, which has a thread of its own.
+        from pluto_edge.runtime.engine.network import Network
+        from pluto_edge.runtime.engine.plan import find_plan
+        from pluto_edge.runtime.engine.session import Engine
+        from pluto_edge.runtime.learner import Learner
+        from pluto_edge.runtime.stream.background import LearningThread
+
         config = config or opened.manifest.adaptation
         if top_m is not None:
             config = replace(config, top_m=top_m)
@@ -107,7 +114,7 @@ class Runtime:
         return self._network.engine.provider
 
     @property
-    def plan(self) -> MachinePlan:
+    def plan(self) -> "MachinePlan":
         """How the graphs run on this machine; by itself, as where nothing was measured."""
         return self._network.engine.plan
 
@@ -141,11 +148,11 @@ class Runtime:
 
     def predict(self, images: Images) -> Prediction:
         """Blend the modules' predictions with what was learned so far; nothing changes."""
-        return to_prediction(self.learner.predict(self._batch(images))[0], self.classes)
+        return self._said(self.learner.predict(self._batch(images))[0])
 
     def step(self, images: Images) -> Prediction:
         """Predict a batch and learn from it. A step that goes wrong changes nothing and says so in `events`."""
-        return to_prediction(self.learner.step(self._batch(images))[0], self.classes)
+        return self._said(self.learner.step(self._batch(images))[0])
 
     __call__ = step
 
@@ -184,10 +191,10 @@ class Runtime:
         budget: float | None = None,
         *,
         background: bool = True,
-        on_change: OnChange = "reopen",
+        on_change: "OnChange" = "reopen",
         config: AdaptConfig | None = None,
         on_event: Callable[[Event], None] | None = None,
-    ) -> Stream:
+    ) -> "Stream":
         """A line of frames with a state of its own over this runtime's graphs and modules: one for each camera.
 
         Args:
@@ -202,6 +209,9 @@ class Runtime:
             config: how it adapts; None is the runtime's.
             on_event: called with every `Event`, as the runtime's is.
         """
+        from pluto_edge.runtime.learner import Learner
+        from pluto_edge.runtime.stream.stream import Stream, for_batches
+
         with self._lock:
             self._check_open()
             if any(s.name == name for s in self.streams):
@@ -220,7 +230,7 @@ class Runtime:
             return stream
 
     @property
-    def streams(self) -> tuple[Stream, ...]:
+    def streams(self) -> "tuple[Stream, ...]":
         """The open ones that somebody still has."""
         alive = [(r, stream) for r in self._streams if (stream := r()) is not None and not stream.closed]
         self._streams = [r for r, _ in alive]
@@ -256,12 +266,17 @@ class Runtime:
             learner.note("module", reason)
 
     @property
-    def _learners(self) -> tuple[Learner, ...]:
+    def _learners(self) -> "tuple[Learner, ...]":
         return self.learner, *(s.learner for s in self.streams)
 
     def _check_open(self) -> None:
         if self._closed:
             raise ConfigError("the runtime is closed; open the bundle again with Runtime(...)")
+
+    def _said(self, blend: "Blend") -> Prediction:
+        from pluto_edge.runtime.prediction import to_prediction
+
+        return to_prediction(blend, self.classes)
 
     def _batch(self, images: Images) -> ImageBatch:
         self._check_open()

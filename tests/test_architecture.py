@@ -239,6 +239,11 @@ def test_import_loads_nothing_heavy() -> None:
     assert not set(loaded) & (HEAVY | {"onnxruntime", "numpy", "PIL"})
 
 
+def test_onnxruntime_is_loaded_when_a_bundle_is_opened() -> None:
+    """And not before: the weights are hashed meanwhile."""
+    assert "onnxruntime" not in run("import sys, pluto_edge.runtime.runtime; print(*sys.modules)").split()
+
+
 def test_a_prediction_loads_no_torch(make_bundle) -> None:
     code = f"""
 import sys, numpy as np

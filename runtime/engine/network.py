@@ -21,7 +21,6 @@ from pluto_edge.runtime.engine.modules import Loaded, Modules
 from pluto_edge.runtime.engine.objective import MEAN_ENTROPY, Objective
 from pluto_edge.runtime.engine.passes import Gradient, Look, Pass, Said, hold
 from pluto_edge.runtime.engine.session import Engine
-from pluto_edge.store import read_module, read_module_config
 
 __all__ = ["Network", "RunOptions"]
 
@@ -69,6 +68,8 @@ class Network:
 
     def add(self, path: str | Path) -> str:
         """Load one module from a store's folder; it takes part in the next call."""
+        from pluto_edge.store import read_module, read_module_config  # here alone: most runtimes see no store
+
         config = read_module_config(Path(path))
         manifest = self.bundle.manifest
         if config.classes != manifest.classes or config.dims != manifest.dims:
