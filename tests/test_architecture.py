@@ -87,6 +87,7 @@ NEVER: dict[str, tuple[str, ...]] = {
     "types": ("pluto_edge",),  # but for SHOWS
     "prediction_html": ("pluto_edge",),
     "engine": ("algorithm", "stream", *LEARNING, "runtime"),
+    "opening": ("algorithm", "stream", *LEARNING, "runtime"),
     "algorithm": ("stream", *LEARNING, "runtime"),
     "delivery": ("engine.network", "algorithm", "stream", *LEARNING, "runtime"),
     "journal": ("engine", "algorithm", "stream", "guard", "judging", "learner", "persistence", "runtime"),
@@ -266,6 +267,11 @@ def run(code: str) -> str:
 def test_import_loads_nothing_heavy() -> None:
     loaded = run("import sys, pluto_edge; print(*{m.partition('.')[0] for m in sys.modules})").split()
     assert not set(loaded) & (HEAVY | {"onnxruntime", "numpy", "PIL"})
+
+
+def test_onnxruntime_is_loaded_when_a_bundle_is_opened() -> None:
+    """And not before: the weights are hashed meanwhile."""
+    assert "onnxruntime" not in run("import sys, pluto_edge.runtime.runtime; print(*sys.modules)").split()
 
 
 def test_a_prediction_loads_no_torch(make_bundle) -> None:
