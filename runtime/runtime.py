@@ -190,11 +190,7 @@ class Runtime:
         from pluto_edge.runtime.finder import Finder
 
         finder = Finder(self, source)
-        if not auto:
-            return finder.suggest(stream, count)
-        if stream is None:
-            raise ConfigError("auto: modules are tried in a stream; give the stream that is to try them")
-        return finder.look(stream, count)
+        return finder.look(stream, count) if auto else finder.suggest(stream, count)
 
     def stream(
         self,
