@@ -40,7 +40,8 @@ class Runtime:
 
     Args:
         bundle: folder that `pluto-export` wrote.
-        providers: None or "auto": CUDA if it really loads, else CPU (`runtime.provider` says which); or a
+        providers: None or "auto": CUDA if it really loads, else what the plan found to be fastest, which is the
+            CPU where there is none (`runtime.provider` says which); or a
             name ("cpu", "cuda", "openvino", ...) or list of ONNX Runtime providers, which is honoured or raises; or
             such for each graph: {"embed": "openvino", "forward": "openvino", "adapt": "cpu"}.
         threads: for ONNX Runtime; None is one per core that this process may use.
