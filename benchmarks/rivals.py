@@ -3,6 +3,7 @@
     python benchmarks/rivals.py store/ bundle/ bundle-int8/
     python benchmarks/rivals.py --random runs/vits --json rivals.json --plot rivals.png
     python benchmarks/rivals.py --random runs/vits --quick          # the table of ratios, in about 7 minutes
+    python benchmarks/rivals.py --random runs/vits --quick --groups start
 
 Steps against eager and compiled torch, a module's forward pass against torch and a plain ONNX session, memory, the
 time to the first prediction, and what a second stream and the gradient graph add. `--random` makes a store of
@@ -55,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         help="how long torch.compile may take for one graph; 0 leaves it out (default: 900)",
     )
-    parser.add_argument(
-        "--groups", default=",".join(GROUPS), help=f"what is measured (default: {','.join(GROUPS)})"
-    )
+    parser.add_argument("--groups", help=f"what is measured (default: {','.join(GROUPS)})")
     parser.add_argument("--quick", action="store_true", help=f"the table of ratios alone: {QUICK}")
     parser.add_argument("--no-tune", dest="tune", action="store_false", help="run bundles as without a plan")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep plans and rows there, and go on from them")
@@ -74,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: Namespace) -> None:
     if options.quick:
-        vars(options).update(QUICK)
+        vars(options).update({**QUICK, "groups": options.groups or QUICK["groups"]})
+    options.groups = options.groups or ",".join(GROUPS)
     check_files(json=options.json, plot=options.plot)
     wrong = [name for name in options.groups.split(",") if name not in GROUPS]
     if wrong:
