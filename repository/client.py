@@ -1,7 +1,7 @@
 """`Client`: a repository as a device sees it. Nothing is used that the given root of trust does not vouch for."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,8 +147,8 @@ class Client:
             if there is None:
                 raise RepositoryError(f"{self.url}: has no index, because no module was published by itself")
             self._downloads.fetch([there])
-            files = {Path(target).name: there.entry}
-            self.cache.keep(Kept("indexes", site or "own", there.entry.sha256[:12], there.entry.sha256, files))
+            content = there.entry.sha256
+            self.cache.keep(Kept("indexes", site or "own", content[:12], content, {there.path: there.entry}))
             return self.cache.blob(there.entry)
 
     def cached(self, address: Address) -> Path | None:
@@ -196,20 +196,27 @@ class Client:
         return damage
 
     def _verify(self, kept: Kept, repair: bool, progress: Progress | None) -> list[Damage]:
-        folder = self.cache.blobs if kept.kind == "indexes" else self.cache.place(kept.kind, kept.content)
-        files = {e.sha256: e for e in kept.files.values()} if kept.kind == "indexes" else kept.files
-        wrong = list(self.cache.damaged(folder, files))
-        repaired = False
-        if wrong and repair:
-            entries = [files[name] for name in wrong]
-            try:
-                self._downloads.fetch([Found(e, blob_path(e.sha256)) for e in entries], progress)
-                if kept.kind != "indexes":
-                    self.cache.assemble(folder, files, lambda _: None)
-                repaired = True
-            except RepositoryError as error:
-                log.error("%s", error)
-        return [Damage(folder / name, repaired) for name in wrong]
+        if kept.kind == "indexes":  # whose one file is a blob, and has a name of its own in the repository
+            ((path, entry),) = kept.files.items()
+            wrong = [] if self.cache.has(entry) else [Found(entry, path)]
+            files = [self.cache.blob(one.entry) for one in wrong]
+        else:
+            folder = self.cache.place(kept.kind, kept.content)
+            names = list(self.cache.damaged(folder, kept.files))
+            wrong = [Found(kept.files[name], blob_path(kept.files[name].sha256)) for name in names]
+            files = [folder / name for name in names]
+        repaired = bool(wrong) and repair and self._repair(kept, wrong, progress)
+        return [Damage(file, repaired) for file in files]
+
+    def _repair(self, kept: Kept, wrong: Sequence[Found], progress: Progress | None) -> bool:
+        try:
+            self._downloads.fetch(wrong, progress)
+            if kept.kind != "indexes":
+                self.cache.assemble(self.cache.place(kept.kind, kept.content), kept.files, lambda _: None)
+        except RepositoryError as error:
+            log.error("%s", error)
+            return False
+        return True
 
     # pieces
 

@@ -18,7 +18,7 @@ try:
 except ImportError as cause:
     raise MissingExtraError("tuf", "fleet") from cause
 
-__all__ = ["Downloads", "Progress", "reason"]
+__all__ = ["Downloads", "Progress"]
 
 ATTEMPTS = 3  # to get one file, as long as each brings bytes
 
@@ -64,7 +64,7 @@ class Downloads:
             except DownloadError as cause:
                 if attempt < ATTEMPTS and file.is_file() and file.stat().st_size > have:
                     continue
-                raise RepositoryError(reason(cause)) from cause
+                raise RepositoryError(str(cause)) from cause
             if sha256(file) == entry.sha256:
                 finish(file, self._cache.blob(entry), mode=0o444)
                 return
@@ -87,12 +87,6 @@ class Downloads:
                 progress(file.tell())
             if file.tell() < length:
                 raise DownloadError(f"{url}: ended after {file.tell():,} of {length:,} bytes")
-
-
-def reason(error: Exception) -> str:
-    """What went wrong, with the cause where that says more."""
-    cause = error.__cause__
-    return f"{error} ({cause})" if cause is not None and str(cause) not in str(error) else str(error)
 
 
 def _add(progress: Progress, before: int, total: int, have: int) -> None:

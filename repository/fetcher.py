@@ -83,7 +83,8 @@ class Http:
             response = self._pool.request("GET", url, preload_content=False, timeout=timeout, headers=headers)
         except urllib3.exceptions.HTTPError as cause:
             reason = getattr(cause, "reason", cause)
-            if isinstance(reason, urllib3.exceptions.TimeoutError):
+            refused = isinstance(reason, urllib3.exceptions.NewConnectionError)
+            if isinstance(reason, urllib3.exceptions.TimeoutError) and not refused:
                 raise SlowRetrievalError(f"{url}: no answer within {idle:g} s") from cause
             raise DownloadError(f"{url}: cannot be reached ({reason})") from cause
         if response.status == 416 and start:  # there is nothing behind what we have: from the first byte, then

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from pluto_edge._files import found, whole_folder, write_bytes
 from pluto_edge.errors import MissingExtraError, PlutoError, RepositoryError
 from pluto_edge.repository.cache import Cache
-from pluto_edge.repository.download import reason
 from pluto_edge.repository.fetcher import Fetcher
 from pluto_edge.repository.layout import METADATA
 from pluto_edge.repository.session import Session
@@ -51,7 +50,7 @@ class Trust:
                 with whole_folder(self._cache.metadata) as new:
                     _copy_metadata(Path(scratch), new)
         if isinstance(failure, TufError | DownloadError):
-            said = reason(failure)
+            said = str(failure)
             where = "" if said.startswith(self._cache.url) else f"{self._cache.url}: "
             raise RepositoryError(where + said) from failure
         if failure is not None:
@@ -72,8 +71,8 @@ class Trust:
         if self._root is None and not file.is_file():
             raise RepositoryError(
                 f"{self._cache.url}: there is no root of trust for this repository yet; get its root.json from "
-                "whoever publishes it, by a way that you trust, and give it once: pluto pull ADDRESS --root root.json, "
-                f"or {ROOT}=root.json"
+                "whoever publishes it, by a way that you trust, and give it once: "
+                f"pluto pull ADDRESS --root root.json, or {ROOT}=root.json"
             )
         try:
             return file.read_bytes()
