@@ -80,7 +80,7 @@ class States:
         """What a device with this state would start; every file is hashed, once for all devices that have it."""
         if state not in self._facts:
             self.verified += 1
-            self._facts[state] = _start(self._folder / state)
+            self._facts[state] = start(self._folder / state)
         return self._facts[state]
 
     def hold(self, state: str, before: str | None = None) -> None:
@@ -118,7 +118,7 @@ class States:
             return self._run_killed(wire, rng.randint(1, KILL_WITHIN))
         self.runs["on a bad network"] += 1
         problems: set[str] = set()
-        wire.look = lambda: problems.add(_start(self._work).problem)
+        wire.look = lambda: problems.add(start(self._work).problem)
         return self._run(wire, problems)
 
     # pieces
@@ -198,7 +198,7 @@ def _sync(cache: Path, wire: Wire | Unplugged) -> str:
     return ""
 
 
-def _start(cache: Path) -> Facts:
+def start(cache: Path) -> Facts:
     """As a device starts that has no network: the release that is here, every file hashed."""
     client = Client(URL, cache=cache, fetcher=Fetcher(Unplugged()))
     kept = client.cache.kept("bundles", f"{ADDRESS.bundle}@{ADDRESS.selector}")
