@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -106,5 +107,5 @@ def test_a_wire_takes_time_and_breaks() -> None:
 def test_outages_come_and_go() -> None:
     found = outages(Random(3), 100 * 3600.0)
     assert len(found) > 5
-    for (_, end), (start, later) in zip(found, found[1:], strict=False):
-        assert end < start < later
+    for before, after in pairwise(found):
+        assert before[1] < after[0] < after[1]
