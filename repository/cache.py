@@ -106,7 +106,10 @@ class Cache:
         """One process at a time changes what is here; the others wait."""
         with alone_in(self.folder, patience) as alone:
             if not alone and sys.platform != "win32":  # which has no such locks
-                raise RepositoryError(f"{self.folder}: another process has been busy here for {patience:.0f} s")
+                raise RepositoryError(
+                    f"{self.folder}: cannot be locked; another process was busy here for {patience:.0f} s, or the "
+                    "folder cannot be opened"
+                )
             yield
 
     # blobs
@@ -189,24 +192,22 @@ class Cache:
 
     def prune(self) -> int:
         """Delete what no name stands for, now or before; gives the bytes."""
+        with self.alone():
+            return sum(map(_delete, self._unused_folders())) + sum(map(_delete, self._unused_files()))
+
+    def _unused_folders(self) -> list[Path]:
         used = {content for kept in self.names() for content in (kept.content, kept.previous)}
-        entries = {
-            entry.sha256 for kept in self.names() for entry in (*kept.files.values(), kept.signature) if entry
-        }
-        freed = 0
-        for kind in ("bundles", "modules"):
-            for path in sorted((self.folder / kind).iterdir()):
-                if path.name.partition(".")[0] not in used:
-                    freed += 0 if path.is_dir() else path.stat().st_size
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for blob in sorted(self.blobs.iterdir()):
-            if blob.name not in entries and blob.stat().st_nlink == 1:  # else a folder above has it, too
-                freed += blob.stat().st_size
-                blob.unlink()
-        for partial in sorted(self.partial.iterdir()):
-            freed += partial.stat().st_size
-            partial.unlink()
-        return freed
+        paths = [path for kind in ("bundles", "modules") for path in sorted((self.folder / kind).iterdir())]
+        return [path for path in paths if path.name.partition(".")[0] not in used]
+
+    def _unused_files(self) -> list[Path]:
+        """Called when unused folders are gone: a blob that one of the others has, too, has more than one name."""
+        kept = [
+            entry for one in self.names() for entry in (*one.files.values(), one.signature) if entry is not None
+        ]
+        used = {entry.sha256 for entry in kept}
+        blobs = [b for b in sorted(self.blobs.iterdir()) if b.name not in used and b.stat().st_nlink == 1]
+        return [*blobs, *sorted(self.partial.iterdir())]
 
     def set_root(self, data: bytes) -> None:
         """The root of trust, from now on."""
@@ -222,3 +223,13 @@ def known_repositories(parent: Path | None = None) -> list[Cache]:
         check_version(data, SCHEMA_VERSION, str(file), RepositoryError)
         caches.append(Cache(decode(RepositoryFile, data, file.name, RepositoryError).url, parent))
     return caches
+
+
+def _delete(path: Path) -> int:
+    """Gives the bytes of a file; those of a folder are its blobs'."""
+    if path.is_dir():
+        shutil.rmtree(path)
+        return 0
+    size = path.stat().st_size
+    path.unlink()
+    return size

@@ -8,6 +8,8 @@ from tempfile import TemporaryFile
 from threading import Event, Thread
 from time import monotonic
 from typing import IO, Any, Protocol
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pluto_edge.errors import ConfigError, MissingExtraError
 from pluto_edge.version import WRITER
@@ -67,13 +69,17 @@ class Transport(Protocol):
 
 
 class Http:
-    """`http://` and `https://`, by urllib3, which tuf needs anyway."""
+    """`http://` and `https://`, by urllib3, which tuf needs anyway; `url` says which proxy there is, if any."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str = "") -> None:
         retries = urllib3.Retry(total=2, backoff_factor=0.2, redirect=3, status=0)
-        self._pool = urllib3.PoolManager(
-            retries=retries, headers={"User-Agent": WRITER, "Accept-Encoding": "identity"}
-        )
+        headers = {"User-Agent": WRITER, "Accept-Encoding": "identity"}
+        proxy = proxy_of(url)
+        self._pool: urllib3.PoolManager
+        if proxy is None:
+            self._pool = urllib3.PoolManager(retries=retries, headers=headers)
+        else:
+            self._pool = urllib3.ProxyManager(proxy, retries=retries, headers=headers)
 
     def open(self, url: str, start: int, idle: float) -> Opened:
         """The file from byte `start` on, or from its first one where the server knows no ranges."""
@@ -172,9 +178,18 @@ def open_url(url: str) -> Any:
     return fsspec.open(url, "rb").open()
 
 
+def proxy_of(url: str) -> str | None:
+    """The proxy that the environment names for this address; none for this machine itself."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host in ("localhost", "127.0.0.1", "::1") or proxy_bypass(host):
+        return None
+    return getproxies().get(parts.scheme)
+
+
 def transport_of(url: str) -> Transport:
     """What reaches this address."""
-    return Http() if url.startswith(("http://", "https://")) else Fsspec()
+    return Http(url) if url.startswith(("http://", "https://")) else Fsspec()
 
 
 class Fetcher(FetcherInterface):

@@ -1,5 +1,6 @@
 """A repository as its publisher sees it: what is refused, who must sign, what a device sees of it."""
 
+import os
 import shutil
 import stat
 from collections.abc import Callable
@@ -340,7 +341,7 @@ def test_nobodys_later_publication_is_overwritten(repository: Store, tmp_path: P
 
 
 def test_sudden_ends(tmp_path: Path, make_repository: Callable[..., Store]) -> None:
-    """Whatever fails and whenever: devices see what was before or all that is new; the next publication finishes it."""
+    """Whatever fails and whenever: devices see what was before, or all of what is new."""
     store = make_repository("start")
     start = store.publisher.folder
     work = tmp_path / "work"
@@ -364,7 +365,7 @@ def test_sudden_ends(tmp_path: Path, make_repository: Callable[..., Store]) -> N
         except RepositoryError as error:
             assert "fog: is not published" in str(error)
 
-    assert every_fault(prepare, act, check, step=13) > 50
+    assert every_fault(prepare, act, check, step=1 if os.environ.get("PLUTO_EVERY_FAULT") else 13) > 50
     assert not Publisher(work).roles.staged_roles() and [m.name for m in Publisher(work).modules()] == ["fog"]
 
 
