@@ -21,7 +21,7 @@ ROLES = ("root", "timestamp", "snapshot", "targets")
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
     """Cases in which time stands still."""
-    yield cases(place, {f"{role} that has expired": partial(_expired, role) for role in ROLES})
+    yield cases(place, {f"{role}, expired": partial(_expired, role) for role in ROLES})
 
 
 def _expired(role: str, device: Device, rng: Random) -> Story:
