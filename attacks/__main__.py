@@ -11,7 +11,8 @@ from pathlib import Path
 
 import attacks
 from attacks import guided, harness
-from attacks.harness import Found, Tally, Task
+from attacks.harness import Task
+from attacks.tally import Found, Tally
 from pluto_edge import _text
 
 GUIDED = 0.5  # of a parser's time, where atheris is installed
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ThreadPoolExecutor(options.jobs) as pool:  # each watches a process
         tallies = dict(zip(names, pool.map(one, names), strict=True))
     print(f"{table(tallies)}\n\n{processor()}, {options.jobs} at a time, seeds from {first} on")
-    print(escapes(tallies), end="")
+    print(stories(tallies) + escapes(tallies), end="")
     return 1 if any(t.escaped for t in tallies.values()) else 0
 
 
@@ -65,8 +66,10 @@ def again(name: str, seed: int) -> int:
     """One case in this process; what it raises is shown."""
     attack = harness.load(name)
     with harness.scratch() as place, attack.attack(Path(place)) as case:
-        refused = harness.strike(case, seed)
+        refused, story = harness.strike(case, seed)
     print(f"{name} {seed}: {'refused' if refused else 'harmless'}")
+    if story is not None:
+        print(f"  {_text.printable(story)}")
     return 0
 
 
@@ -90,6 +93,15 @@ def _row(name: str, tally: Tally) -> tuple[str, ...]:
     """What atheris makes is counted, but not whether it was refused."""
     counts = (tally.cases, tally.cases - tally.guided, tally.refused, tally.guided, tally.escaped)
     return (name, *(f"{count:,}" for count in counts))
+
+
+def stories(tallies: dict[str, Tally]) -> str:
+    """What was tried on a device by way of its repository, what the device did, and what it said."""
+    lines = []
+    for name, tally in tallies.items():
+        lines += [f"\n{name}\n"] if tally.stories else []
+        lines += [f"  {_text.printable(tally.stories[tried])}\n" for tried in sorted(tally.stories)]
+    return "".join(lines)
 
 
 def escapes(tallies: dict[str, Tally]) -> str:

@@ -10,7 +10,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from attacks.harness import Found, Parser, Tally, bound, load, quieten, scratch
+from attacks.harness import Parser, bound, load, quieten, scratch
+from attacks.tally import Found, Tally
 from pluto_edge.errors import PlutoError
 
 LONGEST = 1 << 20  # bytes of an input

@@ -13,21 +13,22 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple, Protocol, cast
 
 from attacks.mutate import mutate_bytes
+from attacks.story import Story
+from attacks.tally import Found, Tally
 from pluto_edge.errors import PlutoError
 
-Case = Callable[[random.Random], None]
+Case = Callable[[random.Random], Story | None]
 
 SECONDS = 20.0  # that a case may take, if its attack says nothing else
 MEMORY = 8 << 30  # bytes of address space: what wants more gets a MemoryError
 MEMORY_FOLDER = Path("/dev/shm")
-KEPT = 3  # seeds of each kind of escape
 POLL = 0.5  # seconds from one look at a worker to the next
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -64,47 +65,6 @@ class Task:
     seconds: float | None = None
 
 
-@dataclass(frozen=True)
-class Found:
-    """An escape: what it is called, how it looks, and the case's seed, or the file that atheris found."""
-
-    kind: str
-    seed: int
-    text: str
-    file: Path | None = None
-
-
-@dataclass
-class Tally:
-    """What became of an attack's cases."""
-
-    cases: int = 0
-    refused: int = 0
-    guided: int = 0  # of the cases, those that atheris made
-    escapes: dict[str, list[Found]] = field(default_factory=dict)  # by kind, the first few
-    counts: dict[str, int] = field(default_factory=dict)  # by kind
-
-    @property
-    def escaped(self) -> int:
-        """How many cases escaped."""
-        return sum(self.counts.values())
-
-    def __add__(self, other: "Tally") -> "Tally":
-        total = Tally(self.cases + other.cases, self.refused + other.refused, self.guided + other.guided)
-        for tally in (self, other):
-            for kind, count in tally.counts.items():
-                total.counts[kind] = total.counts.get(kind, 0) + count
-                total.escapes[kind] = (total.escapes.get(kind, []) + tally.escapes[kind])[:KEPT]
-        return total
-
-    def add(self, found: Found) -> None:
-        """Counts an escape, and keeps the first few of each kind."""
-        self.counts[found.kind] = self.counts.get(found.kind, 0) + 1
-        kept = self.escapes.setdefault(found.kind, [])
-        if len(kept) < KEPT:
-            kept.append(found)
-
-
 def load(name: str, package: str = "attacks") -> Attack:
     """The attack of this name."""
     return cast(Attack, importlib.import_module(f"{package}.{name}"))
@@ -115,13 +75,13 @@ def bound(attack: Attack) -> float:
     return float(getattr(attack, "SECONDS", SECONDS))
 
 
-def strike(case: Case, seed: int) -> bool:
-    """One case; whether it was refused. An escape is raised."""
+def strike(case: Case, seed: int) -> tuple[bool, Story | None]:
+    """One case; whether it was refused, and what there is to tell. An escape is raised."""
     try:
-        case(random.Random(seed))
+        story = case(random.Random(seed))
     except PlutoError:
-        return True
-    return False
+        return True, None
+    return story is not None and story.refused, story
 
 
 def describe(error: BaseException, seed: int) -> Found:
@@ -197,6 +157,7 @@ class _Board:
 def _work(tasks: Sequence[Task], package: str, within: Path, board: _Board, outbox: Connection) -> None:
     quieten()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # ONNX Runtime prints what it thinks of broken graphs
+    tempfile.tempdir = str(within)  # so are the cases' temporary files in memory, and gone with the rest
     for index, task in enumerate(tasks):
         _run(index, task, load(task.name, package), within, board, outbox)
 
@@ -206,6 +167,7 @@ def _run(index: int, task: Task, attack: Attack, within: Path, board: _Board, ou
     until = None if task.seconds is None else monotonic() + task.seconds
     last = None if task.cases is None else task.first + task.cases
     seed = task.first
+    told: set[str] = set()
     while True:
         with scratch(within) as place, attack.attack(Path(place)) as case:
             while True:
@@ -214,7 +176,7 @@ def _run(index: int, task: Task, attack: Attack, within: Path, board: _Board, ou
                 board.begin(index, seed)
                 seed += 1
                 try:
-                    refused = strike(case, seed - 1)
+                    refused, story = strike(case, seed - 1)
                 except Exception as error:
                     board.rest()
                     board.count(index, refused=False)
@@ -222,6 +184,9 @@ def _run(index: int, task: Task, attack: Attack, within: Path, board: _Board, ou
                     break
                 board.rest()
                 board.count(index, refused)
+                if story is not None and story.tried not in told:
+                    told.add(story.tried)
+                    outbox.send((index, story))
 
 
 # In the process that watches
@@ -284,7 +249,11 @@ def _collect(inbox: Connection, tasks: Sequence[Task], tallies: dict[str, Tally]
     try:
         while inbox.poll():
             index, found = inbox.recv()
-            tallies[tasks[index].name].add(found)
+            tally = tallies[tasks[index].name]
+            if isinstance(found, Story):
+                tally.stories.setdefault(found.tried, found)
+            else:
+                tally.add(found)
     except (EOFError, OSError):  # the worker is gone
         return
 

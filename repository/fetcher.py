@@ -195,9 +195,12 @@ def transport_of(url: str) -> Transport:
 class Fetcher(FetcherInterface):
     """tuf's interface over a transport, with bounds of size and time, and files that go on where they broke off."""
 
-    def __init__(self, transport: Transport, limits: Limits | None = None) -> None:
+    def __init__(
+        self, transport: Transport, limits: Limits | None = None, *, clock: Callable[[], float] = monotonic
+    ) -> None:
         self.transport = transport
         self.limits = limits or Limits()
+        self._clock = clock
 
     def _fetch(self, url: str) -> Iterator[bytes]:
         """A file whose length nobody knows; `download_file` bounds it."""
@@ -225,13 +228,13 @@ class Fetcher(FetcherInterface):
     def bounded(self, url: str, chunks: Iterator[bytes], length: int) -> Iterator[bytes]:
         """What comes, as long as it is no more and no slower than it may be."""
         seconds = self.limits.seconds(length)
-        until = monotonic() + seconds
+        until = self._clock() + seconds
         got = 0
         for chunk in chunks:
             got += len(chunk)
             if got > length:
                 raise DownloadLengthMismatchError(f"{url}: more than the {length:,} bytes that it may have")
-            if monotonic() > until:
+            if self._clock() > until:
                 raise SlowRetrievalError(
                     f"{url}: {got:,} of {length:,} bytes in {seconds:.0f} s, which is too slow"
                 )

@@ -9,11 +9,26 @@ import pytest
 
 from attacks import ATTACKS, guided, harness
 from attacks.__main__ import main
-from attacks.harness import Found, Parser, Tally, Task
+from attacks.harness import Escape, Parser, Task
 from attacks.mutate import mutate_bytes, mutate_file, mutate_json, to_safetensors
-from pluto_edge.errors import StoreError
+from attacks.story import Story
+from attacks.tally import Found, Tally
+from pluto_edge.errors import BundleError, StoreError
+from pluto_edge.repository.client import Client
 
-DOSES = {"bundles": 10, "callbacks": 6, "threads": 2}
+CATALOGUE = (  # of The Update Framework
+    "arbitrary_installation",
+    "endless_data",
+    "fast_forward",
+    "freeze",
+    "key_compromise",
+    "mirror",
+    "mix_and_match",
+    "rollback",
+    "slow_retrieval",
+    "wrong_blobs",
+)
+DOSES = {"bundles": 10, "callbacks": 6, "threads": 2, **dict.fromkeys(CATALOGUE, 6)}
 PARSERS = ("manifests", "modules", "recordings", "states", "stores")
 
 
@@ -34,6 +49,22 @@ def test_nothing_escapes(tallies: dict[str, Tally], name: str) -> None:
 def test_cases_reach_both_sides_of_the_door(tallies: dict[str, Tally], name: str) -> None:
     """Some are refused and some are not: an attack that never gets in tests no more than its first check."""
     assert 0 < tallies[name].refused < tallies[name].cases
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_what_a_device_said_is_told(tallies: dict[str, Tally], name: str) -> None:
+    """Each case either refuses or, as with files that nobody has signed, has a reason not to."""
+    stories = tallies[name].stories.values()
+    assert stories and all(story.said and story.tried for story in stories)
+    assert all(story.refused for story in stories if story.tried != "files that nobody has signed")
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_an_attack_that_is_believed_escapes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that says nothing and takes nothing does not pass for one that refuses."""
+    monkeypatch.setattr(Client, "pull", lambda self, address, progress=None: tmp_path)
+    with harness.load(name).attack(tmp_path) as case, pytest.raises((Escape, BundleError)):
+        case(Random(0))
 
 
 @pytest.mark.parametrize("name", PARSERS)
@@ -93,6 +124,13 @@ def test_an_escape_is_shown_with_its_seed(
     printed = capsys.readouterr().out
     assert "stores, 4 times: KeyError at x.py:1" in printed
     assert "python -m attacks --only stores --seed 3\n" in printed and "--seed 6" not in printed
+
+
+def test_stories_are_shown_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Tally(3, 2, stories={"an older timestamp": Story(True, "must be >= 3", "an older timestamp")})
+    monkeypatch.setattr(harness, "run", lambda tasks: {tasks[0].name: told})
+    assert main(["--only", "rollback", "--cases", "3"]) == 0
+    assert "\nrollback\n  an older timestamp: refused: must be >= 3\n" in capsys.readouterr().out
 
 
 def test_a_file_is_parsed_again(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from time import sleep
 import pytest
 from securesystemslib.signer import CryptoSigner
 
+from attacks.hostile_repository import TIMESTAMP, URL, Simulator
 from pluto_edge.errors import RepositoryError
 from pluto_edge.manifest import Bundle
 from pluto_edge.repository.client import Client, resolve
@@ -25,7 +26,6 @@ from pluto_edge.repository.layout import (
     release_target,
     target_bytes,
 )
-from tests.repository.simulator import TIMESTAMP, URL, Simulator
 
 PAST = datetime.now(UTC).replace(microsecond=0) - timedelta(days=1)
 

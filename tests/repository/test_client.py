@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attacks.hostile_repository import URL, Simulator
 from pluto_edge import Runtime
 from pluto_edge.errors import ConfigError, MissingExtraError, RepositoryError
 from pluto_edge.manifest import MANIFEST, Bundle
@@ -23,7 +24,6 @@ from pluto_edge.repository.fetcher import Limits
 from tests.bundles import contents
 from tests.faults import every_fault, hidden
 from tests.repository.conftest import DIGITS, Store, Web
-from tests.repository.simulator import URL, Simulator
 
 Make = Callable[..., Path]
 Serve = Callable[[Path], Web]

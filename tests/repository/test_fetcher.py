@@ -117,15 +117,14 @@ def test_never_more_than_may_be(chunks: list[bytes], length: int) -> None:
         assert fetcher.download_bytes("memory://a", length) == b"".join(chunks)
 
 
-def test_never_longer_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_never_longer_than_may_be() -> None:
     now = [0.0]
 
     def tick() -> float:
         now[0] += 1.0
         return now[0]
 
-    monkeypatch.setattr(fetching, "monotonic", tick)
-    fetcher = Fetcher(Told([b"x"] * 50), Limits(grace=10.0, rate=10.0))
+    fetcher = Fetcher(Told([b"x"] * 50), Limits(grace=10.0, rate=10.0), clock=tick)
     with pytest.raises(SlowRetrievalError, match="of 50 bytes in 15 s, which is too slow"):
         fetcher.download_bytes("memory://a", 50)
     assert fetcher.download_bytes("memory://a", 1000) == b"x" * 50

@@ -3,8 +3,7 @@
     simulator = Simulator(bundle)                  # honest, with one release of `meter` in the channel `stable`
     client = simulator.client(tmp_path)
     client.pull(simulator.address)
-    simulator.timestamp.version = 1                # and so on
-    simulator.serve(TIMESTAMP)
+    simulator.serve_timestamp([])                  # without a signature; and so on
     client.pull(simulator.address)                 # raises RepositoryError
 
 `root`, `targets`, `snapshot` and `timestamp` are the metadata that is signed next; `signers` has the keys of each.
@@ -14,6 +13,7 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from securesystemslib.signer import CryptoSigner
@@ -104,12 +104,14 @@ class Simulator:
     def add_files(
         self, files: dict[str, bytes], version: str = "1.0", channel: str = "stable", name: str = "meter"
     ) -> Release:
+        """A release of these files, which the channel points at."""
         release = Release(name, version, {n: self.blob(data) for n, data in files.items()})
         self.put(release_target(name, version), target_bytes(release))
         self.put(channel_target(name, channel), target_bytes(Channel(name, channel, (version,))))
         return release
 
     def blob(self, data: bytes) -> FileEntry:
+        """A content that is served; gives what descriptions say of it."""
         info = TargetFile.from_data("blob", data, ["sha256"])
         self.files[blob_path(info.hashes["sha256"])] = data
         return FileEntry(info.hashes["sha256"], info.length)
@@ -137,6 +139,7 @@ class Simulator:
     # keys
 
     def add_key(self, role: str) -> CryptoSigner:
+        """One more key for a role; the root must be served anew."""
         signer = CryptoSigner.generate_ed25519()
         self.root.add_key(signer.public_key, role)
         self.signers[role].append(signer)
@@ -154,12 +157,14 @@ class Simulator:
     # signing, with whatever keys
 
     def sign(self, signed: Any, signers: list[CryptoSigner]) -> bytes:
+        """Metadata with the signatures of these."""
         metadata: Metadata[Any] = Metadata(signed)
         for signer in signers:
             metadata.sign(signer, append=True)
         return metadata.to_bytes()
 
     def serve_root(self, signers: list[CryptoSigner] | None = None) -> None:
+        """The root as it is now, beside those before it."""
         chosen = self.signers["root"] if signers is None else signers
         self.files[f"metadata/{self.root.version}.root.json"] = self.sign(self.root, chosen)
 
@@ -177,11 +182,13 @@ class Simulator:
         self.timestamp.snapshot_meta = MetaFile.from_data(self.snapshot.version, data, ["sha256"])
 
     def serve_timestamp(self, signers: list[CryptoSigner] | None = None) -> None:
+        """From now on devices see what the snapshot lists."""
         self.files[TIMESTAMP] = self.sign(self.timestamp, self.signers["timestamp"] if signers is None else signers)
 
     # the transport
 
     def open(self, url: str, start: int, idle: float) -> Opened:
+        """A file, or a stream of whatever bytes."""
         path = url.removeprefix(f"{URL}/")
         self.asked.append(path)
         start = start if self.ranges else 0
@@ -195,9 +202,9 @@ class Simulator:
         for at in range(0, len(data), CHUNK):
             yield data[at : at + CHUNK]
 
-    def client(self, folder: Path, limits: Limits = QUICK) -> Client:
+    def client(self, folder: Path, limits: Limits = QUICK, *, clock: Callable[[], float] = monotonic) -> Client:
         """A device that keeps what it knows in `folder`, and was given the first root."""
         root = folder / "given.root.json"
         if not root.exists():
             root.write_bytes(self.root_file)
-        return Client(URL, root=root, cache=folder / "cache", fetcher=Fetcher(self, limits))
+        return Client(URL, root=root, cache=folder / "cache", fetcher=Fetcher(self, limits, clock=clock))
