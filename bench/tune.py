@@ -4,31 +4,28 @@ Every choice is a duel: the way that is used without a plan, and others, take tu
 way is taken only where it is clearly faster (`MARGIN`, in most rounds), so that noise changes nothing. At the end
 the whole plan has to win against none, or it is dropped.
 
-On a busy machine times say nothing of threads: there they stay as they are, and all else is measured with one
-thread, by its processor time.
+Where the caller leaves the choice open, every installed provider that gives the CPU's numbers is among the ways.
+
+On a busy machine times say nothing of threads, nor of providers that have their own: there they stay as they are,
+and all else is measured with one thread, by its processor time.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from time import perf_counter, thread_time
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pluto_edge._cpu import usable_cores
 from pluto_edge.bench import machine
-from pluto_edge.bench.workload import images
+from pluto_edge.bench.track import Track, Way
 from pluto_edge.errors import ConfigError
-from pluto_edge.manifest import ADAPT, FORWARD, Bundle
-from pluto_edge.modules import LN_BIAS, LN_SCALE
-from pluto_edge.preprocess import ImageBatch
-from pluto_edge.runtime.engine.contract import contracts
-from pluto_edge.runtime.engine.graphs import ADAPT_VALUES, FORWARD_VALUES, MOST_IMAGES, Graphs, micro_batch
-from pluto_edge.runtime.engine.modules import Loaded
-from pluto_edge.runtime.engine.objective import MEAN_ENTROPY
+from pluto_edge.manifest import ADAPT, FORWARD, GRAPHS, Bundle
+from pluto_edge.runtime.engine.graphs import ADAPT_VALUES, FORWARD_VALUES, MOST_IMAGES, micro_batch
 from pluto_edge.runtime.engine.plan import DEFAULT, MachinePlan, PlanFile, PlanKey, Trial
-from pluto_edge.runtime.engine.providers import Providers
-from pluto_edge.runtime.engine.session import Engine, Graph, Tensor
+from pluto_edge.runtime.engine.providers import CPU, KNOWN_NAMES, Providers, loads, there
+from pluto_edge.runtime.engine.session import Engine
 
 __all__ = ["MARGIN", "ROUNDS", "choose", "tune"]
 
@@ -36,9 +33,8 @@ ROUNDS = 5
 MARGIN = 0.03  # of the time: less than this is not told from noise, and changes nothing
 MOST_ROUNDS = 0.7  # in so many of which the winner has to be ahead
 HOPELESS, AFTER = 1.1, 3  # a way that takes this much longer is not measured again after so many rounds
-LEAST = 0.01  # seconds that one measurement takes at least: shorter calls are repeated
 
-Way = Callable[[], float]  # runs once, and gives the seconds for one image
+log = logging.getLogger("pluto_edge")
 
 
 def choose(first: str, ways: Mapping[str, Way], rounds: int) -> tuple[str, tuple[Trial, ...]]:
@@ -87,7 +83,7 @@ def tune(
     on_stage("is the machine idle?")
     reasons = _busy(bundle, providers)
     for reason in reasons:
-        on_stage(f"the machine is busy, so threads stay as they are: {reason}")
+        on_stage(f"the machine is busy, so threads and providers stay as they are: {reason}")
     track = Track(bundle, providers, alone=not reasons)
     trials: list[Trial] = []
     plan = DEFAULT
@@ -102,7 +98,11 @@ def tune(
             plan = ways[best]
 
     duel("threads", FORWARD, _threads(plan) if track.alone else {})
+    for name, graph in GRAPHS.items() if track.alone and track.undecided else ():
+        duel(f"{graph}, provider", graph, _providers(name, plan, track))
     for graph in () if lean else (FORWARD, ADAPT):
+        if any(GRAPHS[name] == graph for name in plan.providers):
+            continue  # how weights are kept there is not ours to say
         packed = replace(plan, prepacked=(*plan.prepacked, graph))
         duel(f"{graph}, weights", graph, {"shared": plan, "prepacked": packed})
     images_forward = micro_batch(bundle.manifest, FORWARD_VALUES)
@@ -137,6 +137,21 @@ def _threads(plan: MachinePlan) -> dict[str, MachinePlan]:
     return ways
 
 
+def _providers(name: str, plan: MachinePlan, track: Track) -> dict[str, MachinePlan]:
+    """The CPU first, then every other that loads here, opens this graph and gives the CPU's numbers."""
+    ways = {CPU: plan}
+    for provider in there():
+        if provider == CPU or provider not in KNOWN_NAMES or loads(provider):
+            continue
+        other = replace(plan, providers={**plan.providers, name: provider})
+        reason = track.disagreement(GRAPHS[name], other)
+        if reason:
+            log.warning("%s is not tried on %s: %s", GRAPHS[name], provider, reason)
+        else:
+            ways[provider] = other
+    return ways
+
+
 def _sizes(usual: int) -> list[int]:
     """The usual number first; half, less than half again, and twice as many."""
     return list(dict.fromkeys([usual, max(usual // 2, 1), max(3 * usual // 4, 1), min(2 * usual, MOST_IMAGES)]))
@@ -145,84 +160,15 @@ def _sizes(usual: int) -> list[int]:
 def _whole(
     plan: MachinePlan, track: "Track", rounds: int, on_stage: Callable[[str], None]
 ) -> tuple[MachinePlan, tuple[Trial, ...]]:
-    """The plan if both graphs are faster with it than without; else without."""
+    """The plan if no graph is slower with it than without, and one is faster; else without."""
     found: list[Trial] = []
     if plan == DEFAULT:
         return plan, ()
-    for graph in (FORWARD, ADAPT):
+    moved = [GRAPHS[name] for name in plan.providers]
+    for graph in dict.fromkeys((FORWARD, ADAPT, *moved)):
         on_stage(f"{graph}, the whole plan")
         _, trials = choose("none", {"none": track.way(graph, DEFAULT), "plan": track.way(graph, plan)}, rounds)
         found += [replace(t, what=f"{graph}: the whole plan") for t in trials]
     slower = max(t.ratio for t in found) > 1 + MARGIN or min(t.ratio for t in found) > 1 - MARGIN
     kept = DEFAULT if slower else plan
     return kept, tuple(replace(t, taken=not slower) for t in found)
-
-
-@dataclass(frozen=True)
-class _Opened:
-    engine: Engine
-    graph: Graph
-
-
-class Track:
-    """A bundle's graphs, opened as plans say, on the same images and the first module.
-
-    Where it is not `alone` on the machine, they run with one thread, whose processor time counts.
-    """
-
-    def __init__(self, bundle: Bundle, providers: Providers, *, alone: bool) -> None:
-        self.alone = alone
-        self._clock = perf_counter if alone else thread_time
-        self._bundle = bundle
-        self._providers = providers
-        self._contracts = contracts(bundle.manifest)
-        self._open: dict[tuple[object, ...], _Opened] = {}
-        entry = bundle.manifest.modules[0]
-        engine = self._engine(DEFAULT)
-        self.provider = engine.provider
-        self._module = Loaded.place(bundle.load_module(entry.name), entry.role, entry.homes, engine)
-        self._graphs = Graphs(bundle, engine)
-
-    def way(self, graph: str, plan: MachinePlan) -> Way:
-        """Runs a graph once on as many images as the plan has at a time; seconds an image."""
-        opened = self._opened(graph, plan)
-        usual = ADAPT_VALUES if graph == ADAPT else FORWARD_VALUES
-        asked = plan.images_adapt if graph == ADAPT else plan.images
-        count = asked or micro_batch(self._bundle.manifest, usual)
-        inputs = self._inputs(count, opened.engine)
-        times = 1
-        while times < 1 << 16 and self._seconds(opened.graph, inputs, times) < LEAST:
-            times *= 2
-        return lambda: self._seconds(opened.graph, inputs, times) / (times * count)
-
-    def _seconds(self, graph: Graph, inputs: Mapping[str, Tensor], times: int) -> float:
-        start = self._clock()
-        for _ in range(times):
-            graph(inputs)
-        return self._clock() - start
-
-    def _engine(self, plan: MachinePlan) -> Engine:
-        engine = Engine.of(self._bundle.manifest.precision, self._providers, None if self.alone else 1)
-        engine.follow(plan)
-        return engine
-
-    def _opened(self, graph: str, plan: MachinePlan) -> _Opened:
-        """Once for all plans that do not differ in how this graph is opened."""
-        key = (graph, plan.threads, plan.spinning, graph in plan.prepacked)
-        if key not in self._open:
-            engine = self._engine(plan)
-            opened = engine.open(self._bundle.file(graph), self._contracts[graph])
-            self._open[key] = _Opened(engine, opened)
-        return self._open[key]
-
-    def _inputs(self, count: int, engine: Engine) -> dict[str, Tensor]:
-        prepared = ImageBatch(images(self._bundle, count), self._bundle.manifest.preprocessing)
-        embedded = self._graphs.embed({"pixels": engine.tensor(prepared[:count])})
-        exported = self._module.exported
-        return {
-            **embedded,
-            **self._module.tensors,
-            LN_SCALE: engine.tensor(exported.scale),
-            LN_BIAS: engine.tensor(exported.bias),
-            **self._graphs.objective_inputs(MEAN_ENTROPY, count),
-        }

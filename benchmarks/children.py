@@ -12,7 +12,8 @@ from time import perf_counter
 from typing import Any, Self
 
 from pluto_edge._schema import decode, encode
-from pluto_edge.bench.fresh import Start, peak_resident, run_child
+from pluto_edge.bench.fresh import Start, run_child
+from pluto_edge.bench.fresh_child import peak_resident
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, PlutoError
 from pluto_edge.store import Store

@@ -36,6 +36,7 @@ PARTS = (
     Part("cli", "pluto_edge.cli", "the pluto command", "#7b5ea7"),
     Part("pluto_edge", "pluto_edge.__init__", "the names that users import", "#b07aa1"),
     Part("service", "pluto_edge.service", "many cameras as a service", "#e15759"),
+    Part("pipeline", "pluto_edge.pipeline", "folders to a published repository", "#8c6d31"),
     Part("evaluate", "pluto_edge.evaluate", "bundle and folders to who wins", "#4e79a7"),
     Part("bench", "pluto_edge.bench", "what a bundle costs", "#76b7b2"),
     Part("fleet", "pluto_edge.fleet", "bundles on trial, what was learned carried over and offered", "#ff9da7"),

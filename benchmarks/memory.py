@@ -20,7 +20,7 @@ CHILD = """
 import json, sys, time
 import numpy as np
 from pluto_edge import AdaptConfig, Runtime
-from pluto_edge.bench.fresh import peak_resident
+from pluto_edge.bench.fresh_child import peak_resident
 bundle, batch = json.loads(sys.argv[1])
 runtime = Runtime(bundle, verify=False, config=AdaptConfig(entropy_margin=1.0, guard=False))
 frames = np.random.default_rng(0).integers(0, 256, (batch, 224, 224, 3), dtype=np.uint8)

@@ -20,7 +20,7 @@ import json, sys
 from time import perf_counter
 import numpy as np
 from pluto_edge.manifest import Bundle
-from pluto_edge.bench.fresh import peak_resident
+from pluto_edge.bench.fresh_child import peak_resident
 from pluto_edge.bench.workload import images, open_runtime
 path, batch, forward, adapt = json.loads(sys.argv[1])
 bundle = Bundle(path, False)

@@ -17,9 +17,9 @@ from pluto_edge.bench.fresh import run_child
 CHILD = """
 import json, sys, time
 from pluto_edge.manifest import Bundle
-from pluto_edge.runtime import runtime as module
+from pluto_edge.runtime.engine import plan as module
 from pluto_edge.runtime.engine.plan import MachinePlan
-from pluto_edge.bench.fresh import peak_resident
+from pluto_edge.bench.fresh_child import peak_resident
 from pluto_edge.bench.workload import images, open_runtime
 path, prepack, spin = json.loads(sys.argv[1])
 bundle = Bundle(path, False)

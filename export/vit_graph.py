@@ -15,8 +15,9 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
+from pluto_edge.export.formulas import array, expand, frozen_norm, inner
 from pluto_edge.export.graph import GraphBuilder, Value
-from pluto_edge.export.layers import Layers, array, expand, frozen_norm, inner
+from pluto_edge.export.layers import Layers
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 from pluto_edge.vit.backbone import activation, final_norm, read_layout
 

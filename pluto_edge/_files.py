@@ -7,6 +7,7 @@ finishes what a run that was killed between them had begun (docs/reliability.md)
 
 import ctypes
 import hashlib
+import mmap
 import os
 import re
 import secrets
@@ -77,6 +78,13 @@ def sha256(path: Path) -> str:
     """Of a file's content, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_aside(path: Path) -> str:
+    """The same of a large file, for a thread beside others: it is mapped, and hashed in one go without Python's
+    lock, which would otherwise be waited for after every piece that was read."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return hashlib.sha256(content).hexdigest()
 
 
 def read_tensors(path: Path, error: Error) -> Tensors:

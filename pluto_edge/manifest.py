@@ -10,20 +10,22 @@ bundle/
   seen.safetensors                which images the modules were made from, if the store knows
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pluto_edge._files import Tensors, check_name, found, inside, read_tensors, sha256
+from pluto_edge._files import Tensors, check_name, found, inside, read_tensors, sha256, sha256_aside
 from pluto_edge._schema import check_once, check_shares, check_version, decode, read_json
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import BundleError, ConfigError
 from pluto_edge.modules import Dims, Module, Role, SelectorWeights, check_signature, check_tensors
 from pluto_edge.preprocess import Preprocessing
-from pluto_edge.seen import Seen, read_seen
 from pluto_edge.version import WRITER
+
+if TYPE_CHECKING:
+    from pluto_edge.seen import Seen
 
 __all__ = ["Bundle", "FileEntry", "Flops", "Manifest", "ModuleEntry", "ParityEntry", "Precision", "Profile"]
 
@@ -221,7 +223,7 @@ class Bundle:
     def _check_hashes(self, names: Sequence[str]) -> None:
         try:
             for name in names:
-                self._check_hash(name, self.manifest.files[name])
+                self._check_hash(name, self.manifest.files[name], sha256_aside)
         except (BundleError, OSError) as error:
             self._failed = error
 
@@ -269,8 +271,10 @@ class Bundle:
             error=BundleError,
         )
 
-    def load_seen(self) -> Seen | None:
+    def load_seen(self) -> "Seen | None":
         """Which images the modules were made from; nothing where the bundle does not say."""
+        from pluto_edge.seen import read_seen  # here alone: a device does not ask
+
         return read_seen(self.file(SEEN), BundleError) if SEEN in self.manifest.files else None
 
     def _check_file(self, name: str, entry: FileEntry, verify: bool) -> None:
@@ -286,6 +290,6 @@ class Bundle:
         if verify:
             self._check_hash(name, entry)
 
-    def _check_hash(self, name: str, entry: FileEntry) -> None:
-        if sha256(self.file(name)) != entry.sha256:
+    def _check_hash(self, name: str, entry: FileEntry, digest: Callable[[Path], str] = sha256) -> None:
+        if digest(self.file(name)) != entry.sha256:
             raise BundleError(f"{self.path}: {name} was changed since export (its sha256 differs)")

@@ -12,6 +12,10 @@ from numpy.typing import ArrayLike
 EMBED_FP32 = 2e-5
 LOGITS_FP32 = 1e-4
 
+# Between the entropies of samples that a comparison counts and of those that it leaves out, as a share of
+# the logarithm of the classes: ten times what two fp32 entropies may differ by, so that both count the same ones.
+ENTROPY_GAP = 10 * LOGITS_FP32
+
 # fp16 keeps 11 bits: 5e-4 a rounding, several hundred roundings deep, LayerNorm and softmax in between.
 EMBED_FP16 = 5e-3
 LOGITS_FP16 = 5e-2

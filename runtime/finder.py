@@ -110,8 +110,10 @@ class Finder:
         learner = self._runtime.learner if stream is None else stream.learner
         return suggest(learner, self._index[1], count)
 
-    def look(self, stream: Stream, count: int = 5) -> Suggestions:
+    def look(self, stream: Stream | None, count: int = 5) -> Suggestions:
         """`suggest`, and where modules are needed: fetch the best that fit, within the limits, and try them."""
+        if stream is None:
+            raise ConfigError("auto: modules are tried in a stream; give the stream that is to try them")
         suggestions = self.suggest(stream, count)
         if not suggestions.needed:
             return suggestions

@@ -5,26 +5,26 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from weakref import ref
 
-from pluto_edge._text import is_address
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, StreamError
 from pluto_edge.manifest import Bundle, Manifest
 from pluto_edge.preprocess import ImageBatch, Images
-from pluto_edge.repository.index import ModuleSource
 from pluto_edge.runtime.engine.forks import renew_after_fork
-from pluto_edge.runtime.engine.modules import Loaded
-from pluto_edge.runtime.engine.network import Network
-from pluto_edge.runtime.engine.plan import MachinePlan, find_plan
-from pluto_edge.runtime.engine.providers import Providers
-from pluto_edge.runtime.engine.session import Engine
-from pluto_edge.runtime.learner import Learner
-from pluto_edge.runtime.prediction import to_prediction
-from pluto_edge.runtime.stream.background import LearningThread
-from pluto_edge.runtime.stream.domain_watch import OnChange
-from pluto_edge.runtime.stream.stream import Stream, for_batches
+from pluto_edge.runtime.opening import open_network
 from pluto_edge.runtime.types import Event, Prediction, Suggestions
+
+if TYPE_CHECKING:  # what needs ONNX Runtime is imported while a bundle's weights are hashed: see `opening.py`
+    from pluto_edge.repository.index import ModuleSource
+    from pluto_edge.runtime.algorithm.selection import Blend
+    from pluto_edge.runtime.engine.modules import Loaded
+    from pluto_edge.runtime.engine.plan import MachinePlan
+    from pluto_edge.runtime.engine.providers import Providers
+    from pluto_edge.runtime.learner import Learner
+    from pluto_edge.runtime.stream.domain_watch import OnChange
+    from pluto_edge.runtime.stream.stream import Stream
 
 __all__ = ["Runtime"]
 
@@ -44,7 +44,8 @@ class Runtime:
     Args:
         bundle: folder that `pluto-export` wrote, or the address of one in a repository, whose newest release is
             fetched: `https://store.example/meter@stable`.
-        providers: None or "auto": CUDA if it really loads, else CPU (`runtime.provider` says which); or a
+        providers: None or "auto": CUDA if it really loads, else what the plan found to be fastest, which is the
+            CPU where there is none (`runtime.provider` says which); or a
             name ("cpu", "cuda", "openvino", ...) or list of ONNX Runtime providers, which is honoured or raises; or
             such for each graph: {"embed": "openvino", "forward": "openvino", "adapt": "cpu"}.
         threads: for ONNX Runtime; None is one per core that this process may use.
@@ -61,7 +62,7 @@ class Runtime:
     def __init__(
         self,
         bundle: str | Path,
-        providers: Providers = None,
+        providers: "Providers" = None,
         threads: int | None = None,
         top_m: int | None = None,
         *,
@@ -70,15 +71,13 @@ class Runtime:
         verify: bool = True,
         plan: str | Path | None = "auto",
     ) -> None:
-        opened = Bundle(_folder(bundle), verify, wait=False)
-        config = config or opened.manifest.adaptation
+        self._network = open_network(bundle, providers, threads, verify, plan)
+        from pluto_edge.runtime.learner import Learner
+        from pluto_edge.runtime.stream.background import LearningThread
+
+        config = config or self.manifest.adaptation
         if top_m is not None:
             config = replace(config, top_m=top_m)
-        engine = Engine.of(opened.manifest.precision, providers, threads)
-        if plan is not None:
-            engine.follow(find_plan(opened.hash, engine.provider, None if plan == "auto" else Path(plan)))
-        self._network = Network(opened, engine)
-        opened.wait()  # the weights' hash, which was computed while the graphs were opened
         self.learner = Learner(self._network, config, on_event)
         self._streams: list[ref[Stream]] = []
         self._worker = LearningThread()
@@ -111,7 +110,7 @@ class Runtime:
         return self._network.engine.provider
 
     @property
-    def plan(self) -> MachinePlan:
+    def plan(self) -> "MachinePlan":
         """How the graphs run on this machine; by itself, as where nothing was measured."""
         return self._network.engine.plan
 
@@ -145,11 +144,11 @@ class Runtime:
 
     def predict(self, images: Images) -> Prediction:
         """Blend the modules' predictions with what was learned so far; nothing changes."""
-        return to_prediction(self.learner.predict(self._batch(images))[0], self.classes)
+        return self._said(self.learner.predict(self._batch(images))[0])
 
     def step(self, images: Images) -> Prediction:
         """Predict a batch and learn from it. A step that goes wrong changes nothing and says so in `events`."""
-        return to_prediction(self.learner.step(self._batch(images))[0], self.classes)
+        return self._said(self.learner.step(self._batch(images))[0])
 
     __call__ = step
 
@@ -181,7 +180,7 @@ class Runtime:
         self._note(f"{name} was removed")
 
     def suggest(
-        self, source: ModuleSource, stream: Stream | None = None, count: int = 5, *, auto: bool = False
+        self, source: "ModuleSource", stream: "Stream | None" = None, count: int = 5, *, auto: bool = False
     ) -> Suggestions:
         """The modules of a repository that were made for what the stream, or the runtime's own steps, saw last.
 
@@ -191,11 +190,7 @@ class Runtime:
         from pluto_edge.runtime.finder import Finder
 
         finder = Finder(self, source)
-        if not auto:
-            return finder.suggest(stream, count)
-        if stream is None:
-            raise ConfigError("auto: modules are tried in a stream; give the stream that is to try them")
-        return finder.look(stream, count)
+        return finder.look(stream, count) if auto else finder.suggest(stream, count)
 
     def stream(
         self,
@@ -205,10 +200,10 @@ class Runtime:
         budget: float | None = None,
         *,
         background: bool = True,
-        on_change: OnChange = "reopen",
+        on_change: "OnChange" = "reopen",
         config: AdaptConfig | None = None,
         on_event: Callable[[Event], None] | None = None,
-    ) -> Stream:
+    ) -> "Stream":
         """A line of frames with a state of its own over this runtime's graphs and modules: one for each camera.
 
         Args:
@@ -223,6 +218,9 @@ class Runtime:
             config: how it adapts; None is the runtime's.
             on_event: called with every `Event`, as the runtime's is.
         """
+        from pluto_edge.runtime.learner import Learner
+        from pluto_edge.runtime.stream.stream import Stream, for_batches
+
         with self._lock:
             self._check_open()
             if any(s.name == name for s in self.streams):
@@ -242,7 +240,7 @@ class Runtime:
             return stream
 
     @property
-    def streams(self) -> tuple[Stream, ...]:
+    def streams(self) -> "tuple[Stream, ...]":
         """The open ones that somebody still has."""
         alive = [(r, stream) for r in self._streams if (stream := r()) is not None and not stream.closed]
         self._streams = [r for r, _ in alive]
@@ -273,7 +271,7 @@ class Runtime:
         with suppress(StreamError) if kind is not None else nullcontext():  # the block's own error goes first
             self.close()
 
-    def _join(self, name: str, module: Loaded, reason: str) -> None:
+    def _join(self, name: str, module: "Loaded", reason: str) -> None:
         """A module that has won its trial in one stream takes part in all."""
         self._network.join(name, module)
         self._note(f"{name} was added: {reason}")
@@ -283,22 +281,18 @@ class Runtime:
             learner.note("module", reason)
 
     @property
-    def _learners(self) -> tuple[Learner, ...]:
+    def _learners(self) -> "tuple[Learner, ...]":
         return self.learner, *(s.learner for s in self.streams)
 
     def _check_open(self) -> None:
         if self._closed:
             raise ConfigError("the runtime is closed; open the bundle again with Runtime(...)")
 
+    def _said(self, blend: "Blend") -> Prediction:
+        from pluto_edge.runtime.prediction import to_prediction
+
+        return to_prediction(blend, self.classes)
+
     def _batch(self, images: Images) -> ImageBatch:
         self._check_open()
         return ImageBatch(images, self.manifest.preprocessing)
-
-
-def _folder(bundle: str | Path) -> Path:
-    """Where a bundle is on this device, once it was fetched if it has an address."""
-    if not is_address(bundle):
-        return Path(bundle)
-    from pluto_edge.repository.client import resolve
-
-    return resolve(str(bundle))

@@ -6,8 +6,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pluto_edge.runtime.prediction_html import prediction_html
-
 __all__ = ["Event", "Kind", "Point", "Prediction", "StreamMetrics", "Suggestion", "Suggestions"]
 
 Kind = Literal["step", "gather", "rollback", "change", "reset", "restore", "module", "trial"]
@@ -58,6 +56,8 @@ class Prediction:
 
     def _repr_html_(self) -> str:
         """What notebooks show."""
+        from pluto_edge.runtime.prediction_html import prediction_html  # here alone, and it loads HTML's entities
+
         weights = [self._by_module(row) for row in self.weights]
         return prediction_html(self.classes, self.confidence.tolist(), weights)
 

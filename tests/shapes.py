@@ -22,7 +22,7 @@ def shape(name: str, rng: np.random.Generator, tint: tuple[int, int, int]) -> Im
     return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
 
 
-TINTS = {"dawn": (230, 140, 90), "noon": (240, 240, 200), "night": (40, 40, 120)}
+TINTS = {"dawn": (230, 140, 90), "noon": (240, 240, 200), "night": (40, 40, 120), "dusk": (150, 60, 110)}
 
 
 def write_domain(root: Path, name: str, per_class: int = 10, classes: tuple[str, ...] = CLASSES) -> None:

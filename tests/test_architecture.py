@@ -64,7 +64,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluate": {"runtime", "vit", "train", "export"},
     "fleet": {"repository", "runtime"},
     "service": {"fleet", "repository", "runtime", "observe"},
-    "cli": {"train", "export", "repository", "runtime", "observe", "bench", "evaluate", "fleet", "service"},
+    "pipeline": {"train", "export", "evaluate", "repository"},
+    "cli": {
+        "pipeline",
+        "train",
+        "export",
+        "repository",
+        "runtime",
+        "observe",
+        "bench",
+        "evaluate",
+        "fleet",
+        "service",
+    },
 }
 
 # inside of runtime: a part, and the parts that it must not import
@@ -75,6 +87,7 @@ NEVER: dict[str, tuple[str, ...]] = {
     "types": ("pluto_edge",),  # but for SHOWS
     "prediction_html": ("pluto_edge",),
     "engine": ("algorithm", "stream", *LEARNING, "runtime"),
+    "opening": ("algorithm", "stream", *LEARNING, "runtime"),
     "algorithm": ("stream", *LEARNING, "runtime"),
     "delivery": ("engine.network", "algorithm", "stream", *LEARNING, "runtime"),
     "journal": ("engine", "algorithm", "stream", "guard", "judging", "learner", "persistence", "runtime"),
@@ -216,9 +229,18 @@ def test_what_ships_never_imports_what_does_not(module: str) -> None:
     assert not {n.partition(".")[0] for n in imports(FILES[module])} & NOT_SHIPPED
 
 
+WORKERS = {"pluto_edge.train.jobs", "pluto_edge.train.progress"}  # of training and of matrices, without torch
+
+
+@pytest.mark.parametrize("module", WORKERS)
+def test_workers_need_no_torch(module: str) -> None:
+    assert not {n.partition(".")[0] for n in imports(FILES[module])} & HEAVY
+    assert TREE.own(module) <= {"pluto_edge._progress", "pluto_edge.errors", *WORKERS}
+
+
 @pytest.mark.parametrize("module", of("pluto_edge.evaluate"))
 def test_evaluate_needs_torch_in_two_files(module: str) -> None:
-    names = {n for n in imports(FILES[module]) if not n.startswith("pluto_edge.evaluate")}
+    names = {n for n in imports(FILES[module]) if not n.startswith("pluto_edge.evaluate")} - WORKERS
     if not module.endswith((".cotta", ".without")):  # CoTTA changes all weights; --leave-out trains
         assert not {n.partition(".")[0] for n in names} & HEAVY
         assert not {package_of(n) for n in names if n in FILES} & {"vit", "train", "export"}
@@ -247,6 +269,11 @@ def test_import_loads_nothing_heavy() -> None:
     assert not set(loaded) & (HEAVY | {"onnxruntime", "numpy", "PIL"})
 
 
+def test_onnxruntime_is_loaded_when_a_bundle_is_opened() -> None:
+    """And not before: the weights are hashed meanwhile."""
+    assert "onnxruntime" not in run("import sys, pluto_edge.runtime.runtime; print(*sys.modules)").split()
+
+
 def test_a_prediction_loads_no_torch(make_bundle) -> None:
     code = f"""
 import sys, numpy as np
@@ -268,6 +295,28 @@ print(*{{m.partition('.')[0] for m in sys.modules}})
 """
     assert not set(run(code).split()) & (HEAVY | {"tqdm", "matplotlib"})
     assert "cotta" in (tmp_path / "results.md").read_text()
+
+
+def test_a_matrix_loads_no_torch(make_bundle, folders: Path, tmp_path: Path) -> None:
+    arguments = [
+        "matrix",
+        str(make_bundle()),
+        "--data",
+        str(folders),
+        "--out",
+        str(tmp_path / "m"),
+        "--threads",
+        "1",
+    ]
+    code = f"""
+import sys
+from pluto_edge.cli import main
+assert main({arguments!r}) == 0
+print("loaded:", *{{m.partition('.')[0] for m in sys.modules}})
+"""
+    text, _, loaded = run(code).partition("loaded:")
+    assert "3 modules on 114 held-out images of 3 domains" in text
+    assert not set(loaded.split()) & HEAVY
 
 
 def test_all_is_what_is_visible() -> None:

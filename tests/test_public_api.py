@@ -77,7 +77,10 @@ def test_importing_everything_public_loads_no_torch() -> None:
 
 def test_train_and_evaluate_take_what_the_commands_take() -> None:
     of_commands = {"help", "json", "bundle_flag"}  # how they print, and what they are asked once more
-    python = {"train": {"classes", "backbone_options"}, "eval": {"classes", "progress"}}  # no words for these there
+    python = {
+        "train": {"classes", "backbone_options", "progress"},
+        "eval": {"classes", "progress"},
+    }  # no words for these there
     for name, command, function in (("train", train_command, train), ("eval", eval_command, evaluate)):
         parser = ArgumentParser()
         command.add_arguments(parser)

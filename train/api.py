@@ -17,6 +17,7 @@ from pluto_edge.train.data import Domain, corrupted, scan_folders
 from pluto_edge.train.recipe import Precision, Recipe, SelectorRecipe
 
 if TYPE_CHECKING:
+    from pluto_edge.train.progress import RunProgress
     from pluto_edge.train.trainer import BackboneChoice, TrainReport
 
 __all__ = ["Choice", "images_of", "train"]
@@ -65,6 +66,7 @@ def train(
     threads: int | None = None,
     ray: bool = False,
     quiet: bool = False,
+    progress: "RunProgress | None" = None,
 ) -> "TrainReport":
     """Train a module for every domain, a generalist of all of them, and a selector over them.
 
@@ -111,6 +113,7 @@ def train(
         threads: of torch, for each job.
         ray: spread the domains over the Ray cluster that is found.
         quiet: show no progress.
+        progress: what is told of it, in the place of the terminal.
     """
     from pluto_edge.train.jobs import Workers
     from pluto_edge.train.progress import Bars, Silent
@@ -173,7 +176,7 @@ def train(
         )
         store, domains = _create(Path(out), chosen, vit, *_kind_and_size(kind, prompts, bottleneck))
     try:
-        with Silent() if quiet else Bars() as progress:
+        with Silent() if quiet or progress else Bars() as shown:
             return run_train(
                 store,
                 domains,
@@ -182,7 +185,7 @@ def train(
                 only=only,
                 generalist=generalist,
                 workers=workers,
-                progress=progress,
+                progress=progress or shown,
             )
     except ConfigError:
         if out is not None and not Store(store.path).names:  # nothing was made of these settings

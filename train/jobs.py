@@ -1,10 +1,12 @@
 """Independent jobs: one after another here, in several processes, or on a Ray cluster.
 
-A job is a function whose last argument is a `RunProgress`. Results come as jobs finish.
+A job is a function whose last argument is a `RunProgress`. Results come as jobs finish. Jobs need not be of torch:
+this file does not import it, and bounds its threads where a job's own module has loaded it.
 """
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -15,8 +17,6 @@ from multiprocessing import active_children, get_context, parent_process
 from queue import Empty
 from typing import Any
 
-import torch
-
 from pluto_edge.errors import ConfigError, MissingExtraError, PlutoError
 from pluto_edge.train.progress import Message, Relay, RunProgress
 
@@ -24,14 +24,16 @@ Job = Callable[..., str]
 Arguments = Sequence[tuple[object, ...]]
 
 POLL, GRACE = 0.2, 5.0  # seconds: between looks at the queue; for a process to end
+RETRIES = 3  # of a job on Ray whose node or process was lost, not of one that failed
 BLAS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Workers:
-    """`jobs` processes, or the Ray cluster that is found; each job with `threads` of torch.
+    """`jobs` processes, or the Ray cluster that is found; each job with `threads`.
 
-    Without `threads` the jobs share what torch would use alone (OMP_NUM_THREADS, or all cores); on Ray, one.
+    Without `threads` the jobs share what torch would use alone (OMP_NUM_THREADS, or all cores); on Ray, one. A job
+    on Ray whose node or process is lost is started again elsewhere: it should go on from what it had written.
     """
 
     jobs: int = 1
@@ -48,6 +50,13 @@ class Workers:
     def parallel(self) -> bool:
         """Whether several jobs run at the same time."""
         return self.ray or self.jobs > 1
+
+    @property
+    def share(self) -> int | None:
+        """Threads of one job; None where jobs run here, one by one, with as many as there are."""
+        if self.threads is not None or not self.parallel:
+            return self.threads
+        return 1 if self.ray else max(1, _threads_here() // self.jobs)
 
     def each(self, job: Job, arguments: Arguments, progress: RunProgress, title: str) -> Iterator[str]:
         """Run `job` with every tuple of arguments; gives its results as they come."""
@@ -66,9 +75,9 @@ class Workers:
     def _in_processes(self, job: Job, arguments: Arguments, progress: RunProgress) -> Iterator[str]:
         context = get_context("spawn")
         others = set(active_children())
-        threads = self.threads or max(1, torch.get_num_threads() // self.jobs)
+        threads = self.share or 1
         inbox, outbox = context.Pipe(duplex=False)
-        start = (threads, outbox, context.Lock())
+        start = (outbox, context.Lock())
         pool = ProcessPoolExecutor(min(self.jobs, len(arguments)), context, _start_worker, start)
 
         def get() -> Message:
@@ -80,7 +89,7 @@ class Workers:
         try:
             # the processes inherit both: Ctrl-C is this process's to handle
             with _deaf_to_interrupts(), _numpy_threads(threads):
-                futures = [pool.submit(_work, job, a) for a in arguments]
+                futures = [pool.submit(_work, job, a, threads) for a in arguments]
             with _relayed(get, progress):
                 yield from (f.result() for f in as_completed(futures))
         except BrokenProcessPool as cause:
@@ -98,10 +107,13 @@ class Workers:
     def _on_ray(self, job: Job, arguments: Arguments, progress: RunProgress) -> Iterator[str]:
         ray = _connect()
         from ray.util.queue import Queue
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        queue = Queue(actor_options={"num_cpus": 0})
-        threads = self.threads or 1
-        remote = ray.remote(num_cpus=threads)(_work_on_ray)
+        # the queue stays with this process: on another node it would be lost with that node
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        threads = self.share or 1
+        remote = ray.remote(num_cpus=threads, max_retries=RETRIES)(_work_on_ray)
         pending = [remote.remote(job, a, threads, queue) for a in arguments]
         try:
             with _relayed(lambda: queue.get(timeout=POLL), progress):
@@ -110,6 +122,11 @@ class Workers:
                     yield ray.get(done[0])
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
+        except ray.exceptions.RayError as cause:
+            raise PlutoError(
+                f"a job was lost with its node or process {RETRIES + 1} times; look at the cluster's memory with "
+                "`ray status`. What was written is kept: the same command goes on (pluto train: with --into)"
+            ) from cause
         finally:
             for task in pending:
                 ray.cancel(task, force=True)
@@ -135,7 +152,7 @@ def _numpy_threads(count: int) -> Iterator[None]:
 _put: Callable[[Message], object]  # of a worker process: where its progress goes
 
 
-def _start_worker(threads: int, outbox: Any, lock: Any) -> None:
+def _start_worker(outbox: Any, lock: Any) -> None:
     global _put
 
     def put(message: Message) -> None:
@@ -143,7 +160,6 @@ def _start_worker(threads: int, outbox: Any, lock: Any) -> None:
             outbox.send(message)
 
     _put = put
-    torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -155,12 +171,29 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(job: Job, arguments: tuple[object, ...]) -> str:
+def _threads_here() -> int:
+    """As many as torch would use here, whether or not it is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return int(torch.get_num_threads())
+    chosen = os.environ.get("OMP_NUM_THREADS", "")
+    return int(chosen) if chosen.isdecimal() and int(chosen) else os.cpu_count() or 1
+
+
+def _bound(threads: int) -> None:
+    """To be called in the process of a job: by then its module, which loads torch if it needs it, is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+
+
+def _work(job: Job, arguments: tuple[object, ...], threads: int) -> str:
+    _bound(threads)
     return job(*arguments, Relay(_put))
 
 
 def _work_on_ray(job: Job, arguments: tuple[object, ...], threads: int, queue: Any) -> str:
-    torch.set_num_threads(threads)
+    _bound(threads)
     return job(*arguments, Relay(queue.put))
 
 

@@ -1,11 +1,10 @@
 """What training leaves for people: model cards, the matrix of accuracies as a table and as a picture."""
 
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pluto_edge import _text
+from pluto_edge import _heat_map, _text
 from pluto_edge._files import write_bytes, write_text
 from pluto_edge.store import ModuleConfig, Store
 from pluto_edge.train.data import Domain
@@ -98,23 +97,6 @@ On all validation images together: {summary(report)}.
 
 def heat_map(matrix: Matrix, path: Path) -> None:
     """The same table as a picture."""
-    from matplotlib.figure import Figure
-
     modules, domains = list(matrix), list(next(iter(matrix.values())))
     values = [[matrix[m][d] for d in domains] for m in modules]
-    figure = Figure(figsize=(2.6 + 0.62 * len(domains), 1.8 + 0.42 * len(modules)), layout="constrained")
-    axes = figure.subplots()
-    image = axes.imshow(values, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(domains)), domains, rotation=45, ha="right")
-    axes.set_yticks(range(len(modules)), modules)
-    axes.set_xlabel("domain (validation images)")
-    axes.set_ylabel("module")
-    if len(domains) <= 24:
-        for i, row in enumerate(values):
-            for j, value in enumerate(row):
-                colour = "white" if value < 0.6 else "black"
-                axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
-    figure.colorbar(image, ax=axes, label="accuracy")
-    picture = BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    write_bytes(path, picture.getvalue())
+    write_bytes(path, _heat_map.heat_map(modules, domains, values, "domain (validation images)", "module"))

@@ -32,6 +32,8 @@ COMMANDS = {
     "harvest": "write what a device has learned as a module to offer",
     "replay": "make a picture and a report of a recorded stream",
     "eval": "compare adaptation methods on a bundle and labelled folders",
+    "build": "train, export, measure and publish a repository, in one command",
+    "matrix": "measure every module on every domain",
     "corrupt": "write or preview the 15 common corruptions of images",
     "bench": "measure what a bundle costs on this device",
     "tune": "measure how a bundle runs fastest on this device, and keep it",

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Show a bundle some frames; say whether it knows their domain, and which modules that it does not have were\n"
-        "made for it. The index of the modules is searched on this machine: no image, and no statistic of one, is\n"
-        "sent anywhere. Of a repository the index is fetched, and nothing else."
+        "Show a bundle some frames; say whether it knows their domain, and which modules that it does not have\n"
+        "were made for it. The index of the modules is searched on this machine: no image, and no statistic of\n"
+        "one, is sent anywhere. Of a repository the index is fetched, and nothing else."
     )
     parser.epilog = (
         "examples:\n"

@@ -48,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="no module that learns from all domains together (the paper's; default: with two domains or more "
         "there is one, trained anew when a domain is added)",
     )
-    _backbone_arguments(parser.add_argument_group("backbone (with --out)"))
+    add_backbone_arguments(parser.add_argument_group("backbone (with --out)"))
     add_recipe_arguments(parser.add_argument_group("recipe (the defaults suit a few hundred images a domain)"))
-    _selector_arguments(parser.add_argument_group("selector (the paper's: --withhold 0 --temperature 1)"))
+    add_selector_arguments(parser.add_argument_group("selector (the paper's: --withhold 0 --temperature 1)"))
     add_corruption_arguments(parser.add_argument_group("corruption domains, made from one clean folder"))
     running = parser.add_argument_group("running")
     running.add_argument("--jobs", type=int, default=1, help="domains trained at the same time (default: 1)")
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(running, "print the report as JSON on stdout")
 
 
-def _backbone_arguments(group: argparse._ArgumentGroup) -> None:
+def add_backbone_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--backbone", metavar="NAME", help="timm name of a VisionTransformer")
     group.add_argument("--weights", type=Path, metavar="FILE", help="its weights, safetensors")
     group.add_argument("--pretrained", metavar="TAG", help="or timm's pretrained tag")
@@ -107,7 +107,7 @@ def add_recipe_arguments(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _selector_arguments(group: argparse._ArgumentGroup) -> None:
+def add_selector_arguments(group: argparse._ArgumentGroup) -> None:
     default = SelectorRecipe()
     group.add_argument(
         "--withhold",

@@ -15,9 +15,9 @@ from pluto_edge.runtime.engine.session import Engine
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure, in seconds, which way of running a bundle's graphs is the fastest on this device: threads,\n"
-        "prepacked weights, images at a time. What is used without a plan is always among the ways, and stays\n"
-        "unless another is clearly faster. The plan is kept for this CPU, these versions and this bundle, and\n"
-        "every runtime of the bundle follows it from then on. Predictions stay the same."
+        "providers, prepacked weights, images at a time. What is used without a plan is always among the ways,\n"
+        "and stays unless another is clearly faster. The plan is kept for this CPU, these versions and this\n"
+        "bundle, and every runtime of the bundle follows it from then on. Predictions stay the same."
     )
     parser.epilog = (
         "examples:\n"

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -68,9 +69,11 @@ class Graphs:
         self.micro_batch_adapt = min(gradients, fixed or gradients)
         self._bundle = bundle
         self._contracts = contracts(bundle.manifest)
-        self._contracts[ADAPT].check(bundle.file(ADAPT))  # opened later, but refused now
+        with ThreadPoolExecutor(1) as aside:  # ONNX Runtime works without Python's lock
+            forward = aside.submit(self._open, FORWARD)
+            self._contracts[ADAPT].check(bundle.file(ADAPT))  # opened later, but refused now
+            self.forward = forward.result()
         self.embed = self._open(EMBED)
-        self.forward = self._open(FORWARD)
         self._adapt: Graph | None = None
         self.renew()
         renew_after_fork(self)

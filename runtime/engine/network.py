@@ -21,7 +21,6 @@ from pluto_edge.runtime.engine.modules import Loaded, Modules
 from pluto_edge.runtime.engine.objective import MEAN_ENTROPY, Objective
 from pluto_edge.runtime.engine.passes import Gradient, Look, Pass, Said, hold
 from pluto_edge.runtime.engine.session import Engine
-from pluto_edge.store import read_module, read_module_config
 
 __all__ = ["Network", "RunOptions"]
 
@@ -75,6 +74,8 @@ class Network:
 
     def load(self, path: str | Path) -> tuple[str, Loaded]:
         """Put a module from a store's folder on the device; it takes part in nothing yet."""
+        from pluto_edge.store import read_module, read_module_config  # here alone: most runtimes see no store
+
         config = read_module_config(Path(path))
         manifest = self.bundle.manifest
         if config.classes != manifest.classes or config.dims != manifest.dims:

@@ -7,7 +7,7 @@ one version of ONNX Runtime and of pluto-edge, and one bundle: any other is igno
 
 import hashlib
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from pluto_edge._cpu import this_cpu
@@ -15,7 +15,8 @@ from pluto_edge._files import cache_folder, write_text
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge._schema import check_version, decode, read_json, to_text
 from pluto_edge.errors import ConfigError
-from pluto_edge.manifest import ADAPT, EMBED, FORWARD
+from pluto_edge.manifest import ADAPT, EMBED, FORWARD, GRAPHS
+from pluto_edge.runtime.engine.providers import KNOWN_NAMES
 from pluto_edge.version import VERSION
 
 __all__ = ["DEFAULT", "MachinePlan", "PlanFile", "PlanKey", "Trial", "find_plan", "plan_file", "plans_folder"]
@@ -37,6 +38,8 @@ class MachinePlan:
             of the weights in memory.
         images: that go through `embed` and `forward` at a time; None goes by tokens and width.
         images_adapt: the same of the gradient graph.
+        providers: ONNX Runtime's name of the provider that a graph runs on, by the names of `GRAPHS`; the CPU where
+            none is given. It is for runtimes whose caller leaves the choice open.
     """
 
     threads: int | None = None
@@ -44,6 +47,7 @@ class MachinePlan:
     prepacked: tuple[str, ...] = ()
     images: int | None = None
     images_adapt: int | None = None
+    providers: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("threads", "images", "images_adapt"):
@@ -53,6 +57,10 @@ class MachinePlan:
         for graph in self.prepacked:
             if graph not in (EMBED, FORWARD, ADAPT):
                 raise ConfigError(f"prepacked: want {EMBED}, {FORWARD} or {ADAPT}, got {graph!r}")
+        for graph, provider in self.providers.items():
+            if graph not in GRAPHS or provider not in KNOWN_NAMES:
+                wanted = f"some of {', '.join(GRAPHS)}, each with one of {', '.join(KNOWN_NAMES)}"
+                raise ConfigError(f"providers: want {wanted}; got {graph!r}: {provider!r}")
 
     def __str__(self) -> str:
         said = []
@@ -66,6 +74,7 @@ class MachinePlan:
             said.append(f"images at a time: {self.images}")
         if self.images_adapt is not None:
             said.append(f"for gradients: {self.images_adapt}")
+        said += [f"{graph} on {provider}" for graph, provider in self.providers.items()]
         return ", ".join(said) or "as without a plan"
 
 

@@ -120,6 +120,8 @@ def with_settings(provider: Provider, threads: int, batched: Mapping[str, Shape]
 def loads(provider: Provider) -> str:
     """Empty when a session on `provider` really runs, else why not, in one sentence."""
     name = name_of(provider)
+    if name == CPU:
+        return ""  # part of every build
     if name in (CUDA, TENSORRT):
         preload_cuda()
     if name not in ort.get_available_providers() and not devices(name):

@@ -12,7 +12,7 @@ from pluto_edge._cpu import usable_cores
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge._ort import silent
 from pluto_edge.errors import BundleError, ConfigError, ProviderError
-from pluto_edge.manifest import FORWARD, Precision
+from pluto_edge.manifest import FORWARD, GRAPHS, Precision
 from pluto_edge.runtime.engine.contract import Contract, sized
 from pluto_edge.runtime.engine.plan import DEFAULT, MachinePlan
 from pluto_edge.runtime.engine.providers import (
@@ -21,6 +21,7 @@ from pluto_edge.runtime.engine.providers import (
     Provider,
     Providers,
     arguments,
+    choose,
     for_graphs,
     name_of,
     with_settings,
@@ -37,7 +38,8 @@ class Engine:
     """Where graphs run.
 
     `providers`: None or "auto"; a name or a list that is honoured or raises; or such for each of "embed", "forward"
-    and "adapt". `provider` is what predictions run on, `providers` has what each graph's file runs on.
+    and "adapt". `provider` is what predictions run on, `providers` has what each graph's file runs on. `undecided`
+    says that the caller left the choice open: then a plan may decide it.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Engine:
             raise ConfigError(f"threads: want at least 1, or None for one per core, got {threads}")
         self.plan = DEFAULT
         self._asked_threads = threads
+        self.undecided = (providers is None or providers == "auto") and not cpu_only
         self.providers = for_graphs(providers, cpu_only)
         self.provider = name_of(self.providers[FORWARD][0])
         # tensors stay on the GPU between graphs only where all graphs are there
@@ -71,8 +74,23 @@ class Engine:
         return self._asked_threads or self.plan.threads or usable_cores()
 
     def follow(self, plan: MachinePlan) -> None:
-        """Open graphs as this plan says, from here on."""
+        """Open graphs as this plan says, from here on.
+
+        One with other providers than the caller's, or than load here, is not followed; a log line says so.
+        """
+        if plan.providers and not self.undecided:
+            log.info(
+                "the plan is for other providers than those that were asked for (%s); it is not followed", plan
+            )
+            return
+        try:
+            planned = {GRAPHS[graph]: choose(name) for graph, name in plan.providers.items()}
+        except ProviderError as error:
+            log.warning("%s; the plan is not followed, and `pluto tune` measures a new one", error)
+            return
         self.plan = plan
+        self.providers |= planned
+        self.provider = name_of(self.providers[FORWARD][0])
 
     def open(self, path: Path, contract: Contract | None = None, most: int = 1) -> "Graph":
         """The graph in this file; one that does not keep its `contract` is refused. It is given `most` images at a

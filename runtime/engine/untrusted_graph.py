@@ -9,7 +9,7 @@ ONNX files are protobuf messages: fields of a number and either an integer or by
 those of onnx.proto.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def read_graph(path: Path) -> GraphFile:
     if size > MAX_BYTES:
         raise BundleError(f"{path}: {size:,} bytes; a graph has at most {MAX_BYTES:,}")
     try:
-        model = list(_fields(path.read_bytes()))
+        model = _fields(path.read_bytes())
         for number, what in ((20, "training graphs"), (25, "functions")):
             if any(n == number for n, _ in model):
                 raise ValueError(f"it has {what}")
@@ -55,9 +55,9 @@ def read_graph(path: Path) -> GraphFile:
         operators = set()
         for number, field in _fields(_only(model, 7)):
             if number == 1:
-                operators.add(_operator(list(_fields(_message(field)))))
+                operators.add(_operator(_fields(_message(field))))
             elif number in (11, 12):
-                value = list(_fields(_message(field)))
+                value = _fields(_message(field))
                 ports = inputs if number == 11 else outputs
                 ports[_only(value, 1).decode()] = _port(_only(value, 2))
     except (ValueError, IndexError) as cause:
@@ -76,37 +76,49 @@ def _operator(node: list[tuple[int, Field]]) -> str:
 
 def _port(kind: bytes) -> Port:
     """Of a value's type."""
-    fields = list(_fields(kind))
+    fields = _fields(kind)
     if [n for n, _ in fields] != [1]:
         return Port(None, None)
-    tensor = list(_fields(_message(fields[0][1])))
+    tensor = _fields(_message(fields[0][1]))
     kinds = [f for n, f in tensor if n == 1]
     element = kinds[0] if len(kinds) == 1 and isinstance(kinds[0], int) else None
     return Port(element, None if _at_most_one(tensor, 2) is None else _shape(kind))
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, Field]]:
-    """Number and content of every field of a message."""
+def _fields(data: bytes) -> list[tuple[int, Field]]:
+    """Number and content of every field of a message.
+
+    Every start of a runtime reads thousands of them, so numbers of one byte, which most are, are read in place.
+    """
+    found: list[tuple[int, Field]] = []
     at = 0
-    while at < len(data):
-        key, at = _read_varint(data, at)
+    end = len(data)
+    while at < end:
+        key = data[at]
+        at += 1
+        if key > 127:
+            key, at = _read_varint(data, at - 1)
+            if key >= 1 << 32:
+                raise ValueError(f"field number {key >> 3} is none")  # other readers cut it to 32 bits
         number, wire = key >> 3, key & 7
-        if key >= 1 << 32:
-            raise ValueError(f"field number {number} is none")  # other readers cut it to 32 bits
         if wire == 0:
             value, at = _read_varint(data, at)
-            yield number, value
+            found.append((number, value))
             continue
         if wire == 2:
-            length, at = _read_varint(data, at)
+            length = data[at]
+            at += 1
+            if length > 127:
+                length, at = _read_varint(data, at - 1)
         elif wire in (1, 5):
             length = {1: 8, 5: 4}[wire]
         else:
             raise ValueError(f"wire type {wire} at byte {at}")
-        if at + length > len(data):
+        if at + length > end:
             raise ValueError("it is cut short")
-        yield number, data[at : at + length]
+        found.append((number, data[at : at + length]))
         at += length
+    return found
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

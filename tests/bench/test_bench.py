@@ -18,7 +18,7 @@ from PIL import Image
 
 from pluto_edge._schema import decode, to_text
 from pluto_edge.bench import bench as module
-from pluto_edge.bench import bench_plot, fresh, machine
+from pluto_edge.bench import bench_plot, fresh, fresh_child, machine
 from pluto_edge.bench.bench import Part, Plan, Report, Size, Timing, bench, measure, micro_batches
 from pluto_edge.bench.workload import images, open_runtime, steady
 from pluto_edge.cli import main
@@ -264,7 +264,7 @@ def test_start_and_memory_come_from_other_processes(report: Report) -> None:
         assert start.total > start.importing + start.opening + start.predicting > 0
     memory = report.memory
     assert memory.batch == 3 and None not in (memory.open, memory.predict, memory.step)
-    own = fresh.peak_resident()
+    own = fresh_child.peak_resident()
     assert own is not None and memory.step is not None and memory.step < own  # this process has torch
 
 

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from pluto_edge import ConfigError, Runtime
-from pluto_edge.bench import machine
+from pluto_edge import BundleError, ConfigError, Runtime
+from pluto_edge.bench import machine, track
 from pluto_edge.bench import tune as module
-from pluto_edge.bench.tune import Track, choose, tune
+from pluto_edge.bench.track import Track
+from pluto_edge.bench.tune import choose, tune
 from pluto_edge.cli import main
-from pluto_edge.manifest import ADAPT, FORWARD, Bundle
+from pluto_edge.manifest import ADAPT, EMBED, FORWARD, Bundle
 from pluto_edge.runtime.engine.plan import DEFAULT, MachinePlan
+from pluto_edge.runtime.engine.providers import CPU
+from pluto_edge.runtime.engine.session import Engine, Graph, Tensor
 from tests.bench.conftest import calm
 
 Capture = pytest.CaptureFixture[str]
@@ -21,7 +24,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calm(monkeypatch)
-    monkeypatch.setattr(module, "LEAST", 0.0)
+    monkeypatch.setattr(track, "LEAST", 0.0)
     monkeypatch.setattr(module, "usable_cores", lambda: 4)
     monkeypatch.setenv("PLUTO_EDGE_CACHE", str(tmp_path / "cache"))
 
@@ -167,3 +170,88 @@ def test_plans_that_are_not_used_are_told_of(
 def test_too_few_rounds(make_bundle: Callable[..., Path]) -> None:
     with pytest.raises(ConfigError, match="rounds: want at least 3, got 2"):
         tune(Bundle(make_bundle()), rounds=2)
+
+
+OPENVINO = "OpenVINOExecutionProvider"
+
+
+def as_if_installed(monkeypatch: pytest.MonkeyPatch, disagreement: str = "") -> None:
+    """OpenVINO's place is taken by the CPU under its name; `disagreement` is what is wrong with its numbers."""
+    monkeypatch.setattr(module, "there", lambda: [OPENVINO, CPU, "AzureExecutionProvider"])
+    monkeypatch.setattr(module, "loads", lambda provider: "")
+    monkeypatch.setattr(Track, "disagreement", lambda self, graph, plan: disagreement if graph == ADAPT else "")
+
+
+def on(plan: MachinePlan, graph: str) -> str:
+    return plan.providers.get(graph.removesuffix(".onnx"), CPU)
+
+
+def test_each_graph_gets_the_provider_that_is_fastest_for_it(
+    make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_if_installed(monkeypatch)
+    best = {EMBED: CPU, FORWARD: OPENVINO, ADAPT: OPENVINO}
+    faked(monkeypatch, lambda graph, plan: 0.5 if on(plan, graph) == best[graph] else 1.0)
+    found = tune(Bundle(make_bundle()))
+    assert found.plan == MachinePlan(providers={"forward": OPENVINO, "adapt": OPENVINO})
+    measured = [t.what for t in found.trials]
+    assert f"{EMBED}, provider: {OPENVINO}" in measured
+    assert not [what for what in measured if "Azure" in what or "prepacked" in what]
+
+
+@pytest.mark.parametrize("providers", ["cpu", ["CPUExecutionProvider"]])
+def test_a_provider_that_was_asked_for_is_the_only_one(
+    make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, providers: str | list[str]
+) -> None:
+    as_if_installed(monkeypatch)
+    faked(monkeypatch, lambda graph, plan: 0.5 if plan.providers else 1.0)
+    assert tune(Bundle(make_bundle()), providers).plan == DEFAULT
+
+
+def test_an_int8_bundle_stays_on_the_cpu(make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    as_if_installed(monkeypatch)
+    faked(monkeypatch, lambda graph, plan: 0.5 if plan.providers else 1.0)
+    assert tune(Bundle(make_bundle(precision="int8"))).plan == DEFAULT
+
+
+def test_a_provider_with_wrong_gradients_is_not_tried(
+    make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    as_if_installed(monkeypatch, "ln_bias_grad differs by 3e-02, tolerance 1e-04")
+    faked(monkeypatch, lambda graph, plan: 0.5 if on(plan, graph) == OPENVINO else 1.0)
+    found = tune(Bundle(make_bundle()))
+    assert found.plan.providers == {"embed": OPENVINO, "forward": OPENVINO}
+    assert f"{ADAPT} is not tried on {OPENVINO}: ln_bias_grad differs by 3e-02" in caplog.text
+
+
+def test_another_provider_is_held_against_the_cpu(
+    make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By every output of the graph; here the other one is the CPU itself, with one output made wrong."""
+    ours = Track(Bundle(make_bundle()), "cpu", alone=True)
+    other = MachinePlan(spinning=False)
+    for graph in (EMBED, FORWARD, ADAPT):
+        assert ours.disagreement(graph, other) == ""
+    opened = ours._opened(ADAPT, other)
+    real = type(opened.graph).__call__
+
+    def wrong(self: Graph, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        out = real(self, inputs)
+        if self is opened.graph:
+            out["ln_bias_grad"] = opened.engine.tensor(1.01 * out["ln_bias_grad"].numpy())
+        return out
+
+    monkeypatch.setattr(Graph, "__call__", wrong)
+    assert "ln_bias_grad differs by 1e-02, tolerance 1e-04" in ours.disagreement(ADAPT, other)
+
+
+def test_a_graph_that_does_not_open_elsewhere_stays(
+    make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Track(Bundle(make_bundle()), "cpu", alone=True)
+
+    def refuse(self: Engine, *arguments: object) -> Graph:
+        raise BundleError("ONNX Runtime cannot load this graph")
+
+    monkeypatch.setattr(Engine, "open", refuse)
+    assert "cannot load this graph" in ours.disagreement(ADAPT, MachinePlan(threads=1))

@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from time import sleep
 
+import contestants
 import numpy as np
 import pytest
 import rivals
@@ -30,7 +31,7 @@ from tests.bench.conftest import calm
 from tests.reference.torch_pluto import ReliableOnly, TorchPluto
 
 BATCH = 6
-OPTIONS = Namespace(batch=BATCH, repeats=1, threads=1, compile=0.0, tune=False, groups=",".join(rivals.GROUPS))
+OPTIONS = Namespace(batch=BATCH, repeats=1, threads=1, compile=0.0, tune=False, groups=",".join(contestants.GROUPS))
 
 
 @pytest.fixture(autouse=True)
@@ -106,9 +107,9 @@ def test_a_bundle_of_another_store_is_refused(
 def test_what_does_not_compute_the_same_is_not_timed(
     make_store: Callable[..., Store], make_bundle: Callable[..., Path], tmp_path: Path
 ) -> None:
-    sides = rivals.Contestants(make_store(), [Bundle(make_bundle())], OPTIONS, Kept(tmp_path))
+    sides = contestants.Contestants(make_store(), [Bundle(make_bundle())], OPTIONS, Kept(tmp_path))
     sides.torch.modules["domain-0"]["head_bias"] = sides.torch.modules["domain-0"]["head_bias"] + 1
-    with pytest.raises(rivals.ParityError, match="nothing was timed: logits differ"):
+    with pytest.raises(contestants.ParityError, match="nothing was timed: logits differ"):
         sides.report()
 
 
@@ -122,9 +123,9 @@ def test_a_compiler_that_fails_is_a_row(
         def step(self, images: np.ndarray) -> dict[str, object]:
             raise RuntimeError("no compiler\nand a long story")
 
-    monkeypatch.setattr(rivals, "compiled", Broken)
+    monkeypatch.setattr(contestants, "compiled", Broken)
     options = Namespace(**{**vars(OPTIONS), "compile": 9.0, "groups": "steps,half"})
-    report = rivals.Contestants(make_store(), [Bundle(make_bundle())], options, Kept(tmp_path)).report()
+    report = contestants.Contestants(make_store(), [Bundle(make_bundle())], options, Kept(tmp_path)).report()
     rows = [row for row in report.rows if row.who == "torch.compile"]
     assert len(rows) == 2 and {row.median for row in rows} == {None}
     assert {row.note for row in rows} == {"did not work: RuntimeError: no compiler"}
@@ -147,11 +148,11 @@ def test_it_goes_on_where_it_ended(
     def interrupted(self: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rivals.tune, "tune", plan)
+    monkeypatch.setattr(contestants.tune, "tune", plan)
     arguments = [str(make_store().path), str(make_bundle()), "--batch", str(BATCH), "--repeats", "1"]
     arguments += ["--threads", "1", "--compile", "0", "--groups", "forward,start", "--keep", str(tmp_path / "keep")]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(rivals.Contestants, "start", interrupted)
+        patch.setattr(contestants.Contestants, "start", interrupted)
         rivals.main(arguments)
     (first,) = (tmp_path / "keep").glob("forward-*.json")
     written = first.stat().st_mtime_ns
@@ -225,4 +226,4 @@ def test_sides_take_turns_and_ratios_are_of_rounds() -> None:
 
 def test_fp16_is_refused(make_store: Callable[..., Store], make_bundle: Callable[..., Path]) -> None:
     with pytest.raises(BundleError, match="fp16 is for CUDA"):
-        rivals.check_belongs(Bundle(make_bundle(precision="fp16")), make_store())
+        contestants.check_belongs(Bundle(make_bundle(precision="fp16")), make_store())

@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pluto_edge._ort import onnxruntime as ort
+from pluto_edge.export.formulas import ACTIVATIONS, frozen_norm
 from pluto_edge.export.graph import GraphBuilder, Value, WeightsFile
-from pluto_edge.export.layers import ACTIVATIONS, Layers, frozen_norm
+from pluto_edge.export.layers import Layers
 from pluto_edge.tolerances import GRADIENT, LOGITS_FP32, relative_error
 from pluto_edge.vit.backbone import Activation
 

@@ -73,13 +73,13 @@ def test_what_it_says_of_itself(adapted: Runtime, parent: Module, folder: Path) 
 def test_classes_that_were_seen_seldom_move_with_all(tmp_path: Path) -> None:
     with device() as runtime:
         images, digits = draw("clear", 256)
-        runtime.step(images[digits == 3][:16])
-        leader = runtime.learner.state.top
-        assert leader is not None
-        config = harvest(runtime.learner, tmp_path / "m", leader)
-        assert config.name.startswith(f"{leader}-")
+        runtime.step(images[digits == 3])
+        top = runtime.learner.state.top
+        assert top is not None and (runtime.learner.state.prototypes.modules[top].counts >= 10).sum() == 1
+        config = harvest(runtime.learner, tmp_path / "m")
+        assert config.name.startswith(f"{top}-")
         own = read_module(tmp_path / "m", config).signature(StoreError)
-        theirs = runtime.bundle.load_module(leader).signature(StoreError)
+        theirs = runtime.bundle.load_module(top).signature(StoreError)
         assert own is not None and theirs is not None
         moved = own.class_means - theirs.class_means
         others = np.delete(moved, 3, axis=0)

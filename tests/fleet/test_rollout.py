@@ -1,4 +1,4 @@
-"""A new bundle has no say until it has shown that it is not broken; a device that dies of it comes up with the old."""
+"""A new bundle has no say until it has shown that it is not broken; a device that dies of it comes up again."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -54,7 +54,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
 
 def camera(name: str, **settings: object) -> str:
     """A [[camera]] of a configuration."""
-    lines = {"name": name, "source": f"rtsp://192.0.2.1/{name}", "fps": 200, "batch": 4, **settings}
+    lines = {"name": name, "source": f"rtsp://192.0.2.1/{name}", "fps": 40, "batch": 4, **settings}
     return "[[camera]]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in lines.items())
 
 

@@ -44,7 +44,7 @@ def test_the_numbers(serve: Serve, write: Write, script: Scripted) -> None:
     assert value(exposition, "pluto_source_up", camera="gate") == 1
     assert value(exposition, "pluto_source_up", camera="yard") == 0
     assert value(exposition, "pluto_camera_trouble", camera="yard", trouble="lost") == 1
-    assert value(exposition, "pluto_learning_seconds_total", camera="gate") > 0
+    wait_for(lambda: value(exposition, "pluto_learning_seconds_total", camera="gate") > 0)
     assert 0 <= value(exposition, "pluto_entropy_ratio", camera="gate") <= 1
     compared = ("pluto_disagreement_ratio", (("camera", "gate"),))
     wait_for(lambda: 0 <= samples(exposition).get(compared, -1) <= 1)  # every 16th frame is

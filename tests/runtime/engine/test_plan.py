@@ -184,3 +184,37 @@ def test_a_plan_in_words() -> None:
     )
     with pytest.raises(ConfigError, match="images_adapt: want 1 to 4096"):
         replace(PLAN, images_adapt=0)
+
+
+@pytest.mark.parametrize("providers", [{"backward": "OpenVINOExecutionProvider"}, {"forward": "NoSuchProvider"}])
+def test_providers_that_make_no_sense(providers: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="providers: want some of embed, forward, adapt"):
+        MachinePlan(providers=providers)
+
+
+@pytest.mark.parametrize("asked", [None, "auto"])
+def test_a_plan_decides_where_the_caller_did_not(monkeypatch: pytest.MonkeyPatch, asked: str | None) -> None:
+    monkeypatch.setattr(session, "choose", lambda name: [name])
+    plan = MachinePlan(providers={"forward": "OpenVINOExecutionProvider"})
+    engine = session.Engine(asked)
+    engine.follow(plan)
+    assert engine.plan == plan and engine.provider == "OpenVINOExecutionProvider"
+    assert engine.providers[FORWARD] == ["OpenVINOExecutionProvider"]
+    assert engine.providers[ADAPT] == ["CPUExecutionProvider"]
+    assert str(plan) == "forward on OpenVINOExecutionProvider"
+
+
+def test_what_the_caller_asked_for_wins_over_a_plan(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    engine = session.Engine("cpu")
+    engine.follow(MachinePlan(images=3, providers={"forward": "OpenVINOExecutionProvider"}))
+    assert engine.plan == DEFAULT and engine.provider == "CPUExecutionProvider"
+    assert "other providers than" in caplog.text
+
+
+def test_a_plan_whose_provider_is_gone_is_not_followed(caplog: pytest.LogCaptureFixture) -> None:
+    """As after OpenVINO's build of ONNX Runtime was replaced by the usual one."""
+    engine = session.Engine()
+    engine.follow(MachinePlan(images=3, providers={"forward": "QNNExecutionProvider"}))
+    assert engine.plan == DEFAULT and engine.provider == "CPUExecutionProvider"
+    assert "QNNExecutionProvider was asked for and does not load" in caplog.text and "pluto tune" in caplog.text

@@ -55,3 +55,17 @@ def test_one_slow_step_is_not_the_last() -> None:
 def test_limits_that_make_no_sense(limit: float) -> None:
     with pytest.raises(ConfigError, match="budget: want a share"):
         Budget(limit)
+
+
+def test_a_limit_that_changes_holds_from_the_next_step_on() -> None:
+    """What the last step took is still known."""
+    clock = Clock()
+    budget = Budget(None, clock)
+    budget.spent(0.08, 8)  # ten milliseconds each
+    budget.limit = 50.0
+    assert budget.limit == 50.0 and budget.images(64) == 5
+    with pytest.raises(ConfigError, match="budget: want a share"):
+        budget.limit = -1.0
+    assert budget.limit == 50.0 and budget.images(64) == 5
+    budget.limit = None
+    assert budget.images(64) == 64
