@@ -145,7 +145,7 @@ class Finder:
         self._trouble = trouble
 
     def resume(self, stream: Stream | None = None) -> None:
-        """After a restart: what has joined joins again, what was on trial in a stream of this name is tried anew."""
+        """After a restart: what has joined joins again; what was on trial in this stream is tried anew."""
         for found in self.found:
             if found.name in self._runtime.modules or found.standing == "dropped":
                 continue
