@@ -147,7 +147,8 @@ class Finder:
     def resume(self, stream: Stream | None = None) -> None:
         """After a restart: what has joined joins again; what was on trial in this stream is tried anew."""
         for found in self.found:
-            if found.name in self._runtime.modules or found.standing == "dropped":
+            running = self._runtime.modules if stream is None else (*self._runtime.modules, *stream.trials.names)
+            if found.name in running or found.standing == "dropped":
                 continue
             try:
                 if found.standing == "joined":

@@ -241,7 +241,8 @@ def test_another_bundle_takes_over(serve: Serve, write: Write, make_bundle, tmp_
     with pytest.raises(ConfigError, match="closed"):
         old.predict(np.zeros((40, 48, 3), np.uint8))
     wait_for(lambda: frames(service, "gate") > before + 3)
-    assert (tmp_path / "state/yard.aside.safetensors").exists(), "it means nothing to another bundle"
+    (kept,) = (tmp_path / "state").glob("yard.safetensors.????????????")
+    assert kept.is_file() and service.cameras["yard"].set_aside == 1, "it means nothing to another bundle"
     assert service.takeovers == {"taken": 1}
 
 
