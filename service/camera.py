@@ -21,7 +21,7 @@ from pluto_edge.observe.sources import Frame
 from pluto_edge.observe.words import explain
 from pluto_edge.runtime.runtime import Runtime
 from pluto_edge.runtime.stream.stream import Stream
-from pluto_edge.runtime.types import Event, Prediction, StreamMetrics
+from pluto_edge.runtime.types import Event, StreamMetrics
 from pluto_edge.service import states
 from pluto_edge.service.config import CameraConfig
 from pluto_edge.service.source import Source
@@ -49,14 +49,14 @@ class Setting:
 
     Attributes:
         open: gives a camera's frames, for a bundle of these classes.
-        watched: is given every frame with its prediction, and the milliseconds that this took; it must not wait.
+        watched: is given every frame that was predicted; it must not wait.
         predicted: is told of every prediction: the camera's name, and how many seconds it took.
         csrf: the token that the buttons of pages bring.
         folder: for states.
     """
 
     open: Callable[[CameraConfig, tuple[str, ...]], Iterator[Frame]]
-    watched: Callable[[NDArray[np.uint8], Prediction, float], None]
+    watched: Callable[[NDArray[np.uint8]], None]
     predicted: Callable[[str, float], None]
     csrf: Callable[[], str]
     folder: Path
@@ -247,7 +247,7 @@ class Camera:
             began = perf_counter()
             try:
                 prediction = self.stream(frame.image)
-                self._setting.watched(frame.image, prediction, 1e3 * (perf_counter() - began))
+                self._setting.watched(frame.image)
                 self.page.show(frame.image, prediction, frame.condition)
             except Exception as error:  # of one frame: it costs this prediction and nothing else
                 self._failed(error)

@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,6 @@ from pluto_edge.errors import BundleError, ConfigError
 from pluto_edge.fleet.ledger import Ledger
 from pluto_edge.fleet.rollout import Bounds, Rollout
 from pluto_edge.runtime.runtime import Runtime
-from pluto_edge.runtime.types import Prediction
 from pluto_edge.service import bundles
 from pluto_edge.service.config import ServiceConfig
 
@@ -22,13 +22,15 @@ __all__ = ["BundleTrial", "Rollouts"]
 
 LEDGER = "bundles.json"
 TURN = 0.2  # seconds after which a thread that waits looks whether it is still wanted
-Frame = tuple[NDArray[np.uint8], Prediction, float]
 
 log = logging.getLogger("pluto_edge.service")
 
 
 class BundleTrial:
     """A new bundle that predicts frames of all cameras in a thread of its own, until there is a verdict.
+
+    The old one predicts them there, too, as it was exported: what cameras say has been adapted, and is no measure
+    of a bundle that has learned nothing yet.
 
     `ended` is called in that thread when there is one; it must close, or take over, `rollout.new`.
     """
@@ -38,7 +40,7 @@ class BundleTrial:
         self.frames = 0  # that both have predicted
         self.stopped = threading.Event()
         self._ended = ended
-        self._frames: queue.Queue[Frame] = queue.Queue(maxsize=1)
+        self._frames: queue.Queue[NDArray[np.uint8]] = queue.Queue(maxsize=1)
         self._thread = threading.Thread(target=self._run, name="pluto-trial", daemon=True)
         self._thread.start()
 
@@ -51,10 +53,10 @@ class BundleTrial:
     def __str__(self) -> str:
         return f"bundle {self.bundle[:12]} is on trial, {self.frames} of {self.rollout.bounds.frames} frames"
 
-    def offer(self, image: NDArray[np.uint8], said: Prediction, milliseconds: float) -> None:
+    def offer(self, image: NDArray[np.uint8]) -> None:
         """A frame that a camera has predicted; while the trial is busy with another one, it is let go."""
         with suppress(queue.Full):
-            self._frames.put_nowait((image, said, milliseconds))
+            self._frames.put_nowait(image)
 
     def stop(self) -> None:
         """End it without a verdict, unless there is one; the new bundle is closed when this returns."""
@@ -68,7 +70,8 @@ class BundleTrial:
                 frame = self._frames.get(timeout=TURN)
             except queue.Empty:
                 continue
-            if self.rollout.watch(*frame) is not None:
+            self.rollout(frame)
+            if self.rollout.verdict is not None:
                 self._ended(self)
                 return
             self.frames += 1
@@ -82,15 +85,15 @@ class Rollouts:
     Args:
         lock: of the service's changes.
         take: a bundle that was committed takes over; called under the lock.
-        refuse: a bundle was taken back.
+        takeovers: counts what is `refused`.
     """
 
-    def __init__(self, lock: threading.Lock, take: Callable[[Runtime], None], refuse: Callable[[], None]) -> None:
+    def __init__(self, lock: threading.Lock, take: Callable[[Runtime], None], takeovers: Counter[str]) -> None:
         self.trial: BundleTrial | None = None
         self.said = ""  # why the last bundle that was tried was not taken
         self._lock = lock
         self._take = take
-        self._refuse = refuse
+        self._takeovers = takeovers
         self._ledger: Ledger | None = None
 
     @property
@@ -126,11 +129,11 @@ class Rollouts:
         self.trial = BundleTrial(rollout, self._settle)
         log.info("%s", self.trial)
 
-    def offer(self, image: NDArray[np.uint8], said: Prediction, milliseconds: float) -> None:
+    def offer(self, image: NDArray[np.uint8]) -> None:
         """To the bundle that is on trial, if there is one."""
         trial = self.trial
         if trial is not None:
-            trial.offer(image, said, milliseconds)
+            trial.offer(image)
 
     def put_off(self) -> None:
         """End a trial that has no verdict."""
@@ -154,7 +157,7 @@ class Rollouts:
                     if verdict.committed:
                         self._take(new)
                         return
-                    self._refuse()
+                    self._takeovers["refused"] += 1
             finally:
                 self._lock.release()
         new.close()

@@ -18,15 +18,16 @@ from pathlib import Path
 from time import monotonic
 
 from pluto_edge._text import printable
-from pluto_edge.errors import ConfigError, ImageError, PlutoError, StreamError
+from pluto_edge.errors import ConfigError, PlutoError, StreamError
 from pluto_edge.observe.errand import Errand
-from pluto_edge.observe.sources import Frame, open_source
+from pluto_edge.observe.sources import Frame
 from pluto_edge.runtime.finder import Finder
 from pluto_edge.runtime.runtime import Runtime
 from pluto_edge.service import bundles, finding, notify, states
 from pluto_edge.service.camera import Camera, Setting
 from pluto_edge.service.config import MIN_SHARE, CameraConfig, ServiceConfig, read
 from pluto_edge.service.rollouts import Rollouts
+from pluto_edge.service.source import open_camera
 
 __all__ = ["OpenCamera", "Service"]
 
@@ -60,7 +61,7 @@ class Service:
         self._predicted: list[Predicted] = []
         self._runtime: Runtime | None = None
         self._changing = threading.Lock()  # one reload at a time
-        self.rollouts = Rollouts(self._changing, lambda new: self.take_over(new, self.config), self._refused)
+        self.rollouts = Rollouts(self._changing, lambda new: self.take_over(new, self.config), self.takeovers)
         self._stopping = threading.Event()
         self._errands = (Errand("pluto-update", self.update), Errand("pluto-find", self._find))
         self._saver = threading.Thread(target=self._save_now_and_then, name="pluto-saves", daemon=True)
@@ -194,6 +195,7 @@ class Service:
             digest = bundles.digest(folder)
             if digest == self.runtime.bundle.hash and not engine:
                 self.rollouts.put_off()
+                self.rollouts.ledger.adopt(folder)
                 return ""
             if config.trial and digest != self.runtime.bundle.hash:
                 self.rollouts.begin(config, self.runtime, folder, digest)
@@ -205,8 +207,8 @@ class Service:
             self.takeovers["refused"] += 1
             raise
         self.rollouts.put_off()
-        self.rollouts.ledger.adopt(folder)
         self.rollouts.said = ""
+        self.rollouts.ledger.adopt(folder)
         self.take_over(runtime, config)
         return f", bundle {digest[:12]}"
 
@@ -217,8 +219,7 @@ class Service:
         self._runtime = runtime
         self.finder = finding.open_finder(config, runtime)
         for name, camera in self.cameras.items():
-            # one that the new configuration lacks goes next
-            camera.take_over(old, runtime, shares.get(name, MIN_SHARE))
+            camera.take_over(old, runtime, shares.get(name, MIN_SHARE))  # one that is not wanted any more goes next
         self.on_cameras()
         try:
             old.close()
@@ -234,9 +235,6 @@ class Service:
         except (PlutoError, OSError) as error:
             self.rollouts.said = str(error)
             log.warning("going on with %s: %s", self.runtime.bundle.path, printable(error))
-
-    def _refused(self) -> None:
-        self.takeovers["refused"] += 1
 
     def _find(self) -> None:
         if self.finder is not None:
@@ -298,15 +296,6 @@ class Service:
     def _tell_predicted(self, camera: str, seconds: float) -> None:
         for call in self._predicted:
             call(camera, seconds)
-
-
-def open_camera(config: CameraConfig, classes: tuple[str, ...]) -> Iterator[Frame]:
-    """A camera's frames; images of a folder that cannot be read are logged and passed over."""
-
-    def passed_over(error: ImageError) -> None:
-        log.warning("%s: passed over: %s", config.name, printable(error))
-
-    return open_source(config.source, classes, on_unreadable=passed_over)
 
 
 def _same(old: CameraConfig, new: CameraConfig) -> bool:

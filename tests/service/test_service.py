@@ -11,8 +11,10 @@ from pluto_edge.observe.sources import Frame
 from pluto_edge.runtime.persistence import saved
 from pluto_edge.service import health as health_module
 from pluto_edge.service import service as service_module
+from pluto_edge.service.config import CameraConfig
 from pluto_edge.service.health import Health, dead, health, order, unready
 from pluto_edge.service.service import Service
+from pluto_edge.service.source import open_camera
 from pluto_edge.service.states import running, state_file
 from tests.service.conftest import Scripted, Serve, Write, camera, frames, wait_for
 
@@ -287,7 +289,7 @@ def test_what_cannot_start_leaves_nothing(write: Write, script: Scripted, tmp_pa
 
 def test_images_of_a_folder_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.png").write_bytes(b"no image")
-    config = service_module.CameraConfig("gate", str(tmp_path))
+    config = CameraConfig("gate", str(tmp_path))
     with pytest.raises(Exception, match="no image could be read"):
-        list[Frame](service_module.open_camera(config, ()))
+        list[Frame](open_camera(config, ()))
     assert "gate: passed over" in caplog.text
