@@ -63,6 +63,10 @@ class CameraConfig:
         if self.every is not None:
             _check_between("every", self.every, 1, 1_000_000)
 
+    def same_stream(self, new: "CameraConfig") -> bool:
+        """Whether only the budget, and whether it must be there, are others: they change without a new stream."""
+        return replace(self, budget=new.budget, optional=new.optional) == new
+
 
 @dataclass(frozen=True)
 class ServiceConfig:

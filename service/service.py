@@ -13,7 +13,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
@@ -244,7 +243,7 @@ class Service:
         """Have the cameras that the configuration has; those whose settings stay go on without a gap."""
         wanted = {c.name: c for c in config.camera}
         shares = config.shares
-        kept = {n: c for n, c in self.cameras.items() if n in wanted and _same(c.config, wanted[n])}
+        kept = {n: c for n, c in self.cameras.items() if n in wanted and c.config.same_stream(wanted[n])}
         gone = [c for n, c in self.cameras.items() if n not in kept]
         self.cameras = kept
         self.on_cameras()
@@ -296,8 +295,3 @@ class Service:
     def _tell_predicted(self, camera: str, seconds: float) -> None:
         for call in self._predicted:
             call(camera, seconds)
-
-
-def _same(old: CameraConfig, new: CameraConfig) -> bool:
-    """But for the budget and whether it must be there, which change without a new stream."""
-    return replace(old, budget=new.budget, optional=new.optional) == new
