@@ -80,12 +80,22 @@ class Ledger:
         """The last hundred, oldest first."""
         return self._record.verdicts
 
+    def refuses(self, bundle: str) -> Verdict | None:
+        """The verdict for which the bundle of this hash is not tried again."""
+        return next((v for v in reversed(self.verdicts) if v.bundle == bundle and not v.committed), None)
+
+    def adopt(self, path: str | Path) -> None:
+        """The bundle in this folder runs without a trial: the device came with it, or was told so."""
+        folder = str(Path(path).resolve())
+        if folder != self._record.committed:
+            self._write(committed=folder)
+
     def begin(self, bundle: str, path: str | Path) -> None:
         """Before the bundle of this hash is opened: its trial begins. Refuses one that has failed, or that the
         device has died of too often."""
-        failed = [v for v in self.verdicts if v.bundle == bundle and not v.committed]
+        failed = self.refuses(bundle)
         if failed:
-            raise ConfigError(f"{path}: it was tried before and {failed[-1]}; delete {self.path} to try it again")
+            raise ConfigError(f"{path}: it was tried before and {failed}; delete {self.path} to try it again")
         starts = self._record.starts.get(bundle, 0)
         if starts >= MAX_STARTS:
             raise ConfigError(f"{path}: its trial was begun {starts} times and never ended; it is not tried again")

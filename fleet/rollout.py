@@ -92,8 +92,15 @@ class Rollout:
         self._hash = "" if new is None else new.bundle.hash
 
     @classmethod
-    def open(cls, old: Runtime, bundle: str | Path, ledger: Ledger, bounds: Bounds | None = None) -> "Rollout":
-        """Put the bundle in a folder on trial; the ledger knows of it before it is opened.
+    def open(
+        cls,
+        old: Runtime,
+        bundle: str | Path,
+        ledger: Ledger,
+        bounds: Bounds | None = None,
+        opened: Callable[[Path], Runtime] = Runtime,
+    ) -> "Rollout":
+        """Put the bundle in a folder on trial; the ledger knows of it before it is opened, by `opened`.
 
         Raises where the ledger refuses it. One that does not open, or has other classes, has its verdict at once.
         """
@@ -107,7 +114,7 @@ class Rollout:
         new = None
         problem = ""
         try:
-            new = Runtime(path)
+            new = opened(path)
         except (PlutoError, OSError) as error:
             problem = f"it does not open: {error}"
         rollout = cls(old, new, bounds, ledger=ledger)

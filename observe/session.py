@@ -11,8 +11,9 @@
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -20,18 +21,22 @@ from typing import NamedTuple
 from pluto_edge._schema import encode
 from pluto_edge.errors import ConfigError, PlutoError
 from pluto_edge.manifest import Bundle
+from pluto_edge.observe.errand import Errand
 from pluto_edge.observe.recording import Header, Recorder, Recording
 from pluto_edge.observe.rivals import Rivals
 from pluto_edge.observe.sources import Frame, is_live, open_source, paced, passed_over, public_name
 from pluto_edge.observe.terminal import describe, open_display
 from pluto_edge.observe.view import View
 from pluto_edge.runtime import persistence
+from pluto_edge.runtime.finder import Finder
 from pluto_edge.runtime.runtime import Runtime
 from pluto_edge.runtime.stream.stream import Stream
 from pluto_edge.runtime.types import Event
 
 __all__ = ["Ended", "Feed", "Session", "play"]
 
+PAUSE = 30.0  # seconds at least, from one look for modules in the background to the next
+PATIENCE = 10.0  # seconds that the end of a run waits for one
 SAVED = Path("runs/camera_state.safetensors")  # what the page's Save writes where no state was named
 
 log = logging.getLogger("pluto_edge.stream")
@@ -94,11 +99,16 @@ class Ended(NamedTuple):
     problem: BaseException | None
 
 
-def play(runtime: Runtime, bundle: Bundle, feed: Feed, session: Session) -> Ended:
-    """Feed a stream until its frames end or break, or the user interrupts; what was seen until then counts."""
+def play(runtime: Runtime, bundle: Bundle, feed: Feed, session: Session, finder: Finder | None = None) -> Ended:
+    """Feed a stream until its frames end or break, or the user interrupts; what was seen until then counts.
+
+    With a finder it looks for other modules as often as a step is due, in the background where it learns there.
+    """
     problem: BaseException | None = None
     background = feed.live if session.background is None else session.background
     with ExitStack() as stack:
+        if finder is not None:
+            finder.resume()
         frames = _frames(feed, session, runtime)
         stack.callback(getattr(frames, "close", lambda: None))
         header = _header(runtime, bundle, feed, session, background)
@@ -117,6 +127,7 @@ def play(runtime: Runtime, bundle: Bundle, feed: Feed, session: Session) -> Ende
         )
         if session.state is not None and persistence.saved(session.state):
             stream.restore(session.state)
+        look = stack.enter_context(_looking(finder, stream, background))
         rivals = Rivals(stream.learner)
         view = stack.enter_context(_view(stream, session.view, session)) if session.view is not None else None
         if view is not None:
@@ -131,6 +142,7 @@ def play(runtime: Runtime, bundle: Bundle, feed: Feed, session: Session) -> Ende
                     display.show(row)
                 if view is not None:
                     view.show(frame.image, prediction, frame.condition)
+                look()
         except KeyboardInterrupt as interrupt:
             problem = interrupt
         except (PlutoError, OSError) as error:  # the camera is lost: what was seen still counts
@@ -139,6 +151,29 @@ def play(runtime: Runtime, bundle: Bundle, feed: Feed, session: Session) -> Ende
         if session.state is not None and recorder.rows:
             stream.save(session.state)
         return Ended(recorder.end(stream.metrics), problem)
+
+
+@contextmanager
+def _looking(finder: Finder | None, stream: Stream, background: bool) -> Iterator[Callable[[], None]]:
+    """What is called after every frame, and has the finder look when it is time."""
+    if finder is None:
+        yield lambda: None
+        return
+    finder.resume(stream)
+    errand = Errand("pluto-find", partial(finder.turn, stream))
+
+    def look() -> None:
+        if stream.learner.frames % stream.buffer.every:
+            return
+        if background:
+            errand.turn(PAUSE)
+        else:
+            finder.turn(stream)
+
+    try:
+        yield look
+    finally:
+        errand.close(PATIENCE)
 
 
 def _frames(feed: Feed, session: Session, runtime: Runtime) -> Iterator[Frame]:

@@ -1,6 +1,7 @@
 """`Finder`: a device that looks for modules by itself, puts them on trial, and remembers what became of them."""
 
 import threading
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -22,6 +23,7 @@ __all__ = ["Finder", "Limits"]
 
 SCHEMA_VERSION = 1
 MAX_STARTS = 3  # of a module's trial: one that brings the device down each time is not begun again
+MAX_FETCHES = 3  # that fail: then a module is not asked for again before a restart
 
 Standing = Literal["trial", "joined", "dropped"]
 
@@ -42,7 +44,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Found:
-    """A module that was found: where it is on the device, how it stands, and how often its trial was begun."""
+    """A module that was found: where it is on the device, how it stands, how often its trial was begun, and in the
+    stream of which name."""
 
     name: str
     target: str
@@ -51,6 +54,7 @@ class Found:
     standing: Standing
     starts: int = 1
     reason: str = ""
+    stream: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Finder:
         self._file = None if record is None else Path(record)
         self._found = {} if self._file is None else _read(self._file)
         self._index: tuple[bytes, Index] | None = None
+        self._failed: Counter[str] = Counter()  # fetches, by what was to be fetched
+        self._trouble = ""  # of the last look around
         self.renew()
         renew_after_fork(self)
 
@@ -111,42 +117,63 @@ class Finder:
         suggestions = self.suggest(stream, count)
         if not suggestions.needed:
             return suggestions
+        fits = [m for m in suggestions.modules if m.fit >= HALF and self._is_new(m)]
+        if fits:
+            names = ", ".join(m.name for m in fits)
+            stream.learner.note("trial", f"{suggestions.reason}; found: {names}")
         until = monotonic() + self._limits.seconds
         left = self._limits.bytes
         tried: list[str] = []
-        for module in suggestions.modules:
+        for module in fits:
             room = self._limits.modules - len(stream.trials.names)
             if room < 1 or monotonic() > until:
                 break
-            if module.fit >= HALF and module.size <= left and self._is_new(module):
+            if module.size <= left:
                 left -= module.size
                 tried += self._try(module, stream)
         return replace(suggestions, tried=tuple(tried))
 
+    def turn(self, stream: Stream) -> None:
+        """`look`, where nobody waits for the answer: what goes wrong is an event, once."""
+        trouble = ""
+        try:
+            self.look(stream)
+        except (PlutoError, OSError) as error:
+            trouble = str(error)
+        if trouble and trouble != self._trouble:
+            stream.learner.note("trial", f"no module could be looked for: {trouble}")
+        self._trouble = trouble
+
     def resume(self, stream: Stream | None = None) -> None:
-        """After a restart: what has joined joins again, and what was on trial is tried anew in the stream."""
+        """After a restart: what has joined joins again; what was on trial in this stream is tried anew."""
         for found in self.found:
-            if found.name in self._runtime.modules or found.standing == "dropped":
+            running = self._runtime.modules if stream is None else (*self._runtime.modules, *stream.trials.names)
+            if found.name in running or found.standing == "dropped":
                 continue
             try:
                 if found.standing == "joined":
                     self._runtime.add_module(found.folder)
-                elif stream is not None:
+                elif stream is not None and found.stream in ("", stream.name):
                     self._begin(replace(found, starts=found.starts + 1), stream)
             except (PlutoError, OSError) as error:
-                self._drop(found, str(error))
+                self._drop(found, str(error), stream)
 
     def _is_new(self, module: Suggestion) -> bool:
         known = self._found.get(module.name)
-        return known is None or known.sha256 != module.sha256
+        return (known is None or known.sha256 != module.sha256) and self._failed[module.sha256] < MAX_FETCHES
 
     def _try(self, module: Suggestion, stream: Stream) -> list[str]:
-        found = Found(module.name, module.target, module.sha256, "", "trial")
         try:
-            found = replace(found, folder=str(self._source.fetch(module.target)))
+            folder = self._source.fetch(module.target)
+        except (PlutoError, OSError) as error:  # the network may be back the next time
+            self._failed[module.sha256] += 1
+            stream.learner.note("trial", f"{module.name} could not be fetched: {error}")
+            return []
+        found = Found(module.name, module.target, module.sha256, str(folder), "trial", stream=stream.name)
+        try:
             self._begin(found, stream)
         except (PlutoError, OSError) as error:
-            self._drop(found, str(error))
+            self._drop(found, str(error), stream)
             return []
         return [module.name]
 
@@ -163,9 +190,10 @@ class Finder:
         if name != found.name:
             stream.trials.drop(name, f"the index calls it {found.name!r}")
 
-    def _drop(self, found: Found, reason: str) -> None:
+    def _drop(self, found: Found, reason: str, stream: Stream | None) -> None:
         self._note(replace(found, standing="dropped", reason=reason))
-        self._runtime.learner.note("trial", f"{found.name} was dropped: {reason}")
+        learner = self._runtime.learner if stream is None else stream.learner
+        learner.note("trial", f"{found.name} was dropped: {reason}")
 
     def _note(self, found: Found) -> None:
         with self._lock:

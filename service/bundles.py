@@ -1,4 +1,4 @@
-"""The bundle of a service: where it is opened, whether there is another one now, and whether that is any good."""
+"""The bundle of a service: where it is, how it is opened, and whether it says anything of what cameras see."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,24 +6,32 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pluto_edge._text import is_address
 from pluto_edge.errors import BundleError
 from pluto_edge.manifest import Bundle
 from pluto_edge.runtime.runtime import Runtime
 from pluto_edge.service.config import ServiceConfig
 
-__all__ = ["check", "is_current", "open_runtime"]
+__all__ = ["check", "digest", "find", "open_runtime"]
 
 
-def open_runtime(config: ServiceConfig) -> Runtime:
-    """The one place that opens a bundle, be it a folder or an address, which `Runtime` finds by itself."""
-    return Runtime(config.bundle, config.providers, config.threads)
+def find(config: ServiceConfig) -> Path:
+    """The folder of the bundle that the configuration asks for; of an address, of its newest release."""
+    if not is_address(config.bundle):
+        return Path(config.bundle)
+    from pluto_edge.repository.client import resolve
+
+    return resolve(config.bundle)
 
 
-def is_current(config: ServiceConfig, runtime: Runtime) -> bool:
-    """Whether the folder still holds what this runtime has opened; of an address that is not known beforehand."""
-    if "://" in config.bundle or Path(config.bundle) != runtime.bundle.path:
-        return False
-    return Bundle(config.bundle, verify=False).hash == runtime.bundle.hash
+def open_runtime(config: ServiceConfig, folder: Path) -> Runtime:
+    """The one place that opens a bundle."""
+    return Runtime(folder, config.providers, config.threads)
+
+
+def digest(folder: Path) -> str:
+    """The hash of the bundle in a folder; no file of it but the manifest is read."""
+    return Bundle(folder, verify=False).hash
 
 
 def check(runtime: Runtime, frames: Iterable[NDArray[np.uint8]]) -> None:

@@ -9,9 +9,13 @@ from pathlib import Path
 from time import monotonic, perf_counter, time
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pluto_edge._schema import encode
 from pluto_edge._text import printable
 from pluto_edge.errors import PlutoError, StreamError
+from pluto_edge.fleet.state import carry
 from pluto_edge.observe.page import StreamPage
 from pluto_edge.observe.sources import Frame
 from pluto_edge.observe.words import explain
@@ -45,12 +49,14 @@ class Setting:
 
     Attributes:
         open: gives a camera's frames, for a bundle of these classes.
+        watched: is given every frame that was predicted; it must not wait.
         predicted: is told of every prediction: the camera's name, and how many seconds it took.
         csrf: the token that the buttons of pages bring.
         folder: for states.
     """
 
     open: Callable[[CameraConfig, tuple[str, ...]], Iterator[Frame]]
+    watched: Callable[[NDArray[np.uint8]], None]
     predicted: Callable[[str, float], None]
     csrf: Callable[[], str]
     folder: Path
@@ -119,16 +125,21 @@ class Camera:
 
     # What is done with it
 
-    def take_over(self, runtime: Runtime, budget: float) -> None:
-        """Go on with another runtime from the next frame on; what was learned with the old one is saved first."""
-        self.save()
-        stream, page = self._open(runtime, budget)
-        with self._swap:
-            old = self.stream
-            stream.frozen = old.frozen
-            page.shown = self.page.shown
-            self.stream, self.page = stream, page
-            self._learning_failures = 0
+    def take_over(self, before: Runtime, runtime: Runtime, budget: float) -> None:
+        """Go on with another runtime from the next frame on.
+
+        What was learned with the one before is saved first, and carried over as far as it is of use to the other.
+        """
+        with self._saving:  # nobody saves what belongs to the old stream over it
+            self._save()
+            self._carry(before, runtime)
+            stream, page = self._open(runtime, budget)
+            with self._swap:
+                old = self.stream
+                stream.frozen = old.frozen
+                page.shown = self.page.shown
+                self.stream, self.page = stream, page
+                self._learning_failures = 0
         self._close(old)
         self._past += _counts(old)
         self._past_learning += old.metrics.learning_seconds
@@ -136,15 +147,29 @@ class Camera:
     def save(self) -> None:
         """Write what was learned; a disk that is full is told, and tried again the next time."""
         with self._saving:
-            if self._closed:  # another camera of this name may have the file by now
-                return
-            try:
-                self.stream.save(self._file)
-            except (PlutoError, OSError) as error:
-                self.saves["failed"] += 1
-                self.tell("state", f"not saved: {error}")
-            else:
-                self.saves["saved"] += 1
+            if not self._closed:  # else another camera of this name may have the file by now
+                self._save()
+
+    def _save(self) -> None:
+        try:
+            self.stream.save(self._file)
+        except (PlutoError, OSError) as error:
+            self.saves["failed"] += 1
+            self.tell("state", f"not saved: {error}")
+        else:
+            self.saves["saved"] += 1
+
+    def _carry(self, before: Runtime, runtime: Runtime) -> None:
+        try:
+            carried = carry(self._file, before, runtime)
+        except (PlutoError, OSError) as error:  # what cannot be restored is set aside next
+            self.tell("state", f"not carried over: {error}")
+            return
+        if carried.modules:
+            self.tell("carried", f"what was learned goes on with {', '.join(carried.modules)}: {carried.reason}")
+        elif carried.kept is not None:
+            self.set_aside += 1
+            self.tell("state", f"what was learned is kept as {carried.kept.name}: {carried.reason}")
 
     def watch(self) -> None:
         """Look whether the source has stalled or learning has failed; called now and then by the service."""
@@ -222,6 +247,7 @@ class Camera:
             began = perf_counter()
             try:
                 prediction = self.stream(frame.image)
+                self._setting.watched(frame.image)
                 self.page.show(frame.image, prediction, frame.condition)
             except Exception as error:  # of one frame: it costs this prediction and nothing else
                 self._failed(error)

@@ -63,6 +63,10 @@ class CameraConfig:
         if self.every is not None:
             _check_between("every", self.every, 1, 1_000_000)
 
+    def same_stream(self, new: "CameraConfig") -> bool:
+        """Whether only the budget, and whether it must be there, are others: they change without a new stream."""
+        return replace(self, budget=new.budget, optional=new.optional) == new
+
 
 @dataclass(frozen=True)
 class ServiceConfig:
@@ -77,6 +81,12 @@ class ServiceConfig:
         page: HOST:PORT of the page of all cameras; `token` is needed on any host but this machine.
         metrics: HOST:PORT where /metrics, /healthz and /readyz are open to everyone who reaches it; None: only on
             the page's port, for this machine.
+        trial: frames, of all cameras together, that another bundle is tried for beside the one that runs; 0: it
+            takes over as soon as it has predicted the newest frame of every camera.
+        update_every: seconds from one look for a new release of the bundle to the next; 0: only when reloading.
+        modules: a folder of modules, or the address of a repository, in which cameras look for modules that they
+            need; None: they do not.
+        find_every: seconds from one such look to the next.
         otlp: address of an OpenTelemetry collector that is sent the same metrics.
         providers, threads: of `Runtime`.
     """
@@ -90,6 +100,10 @@ class ServiceConfig:
     token: str | None = None
     metrics: str | None = None
     otlp: str | None = None
+    trial: int = 256
+    update_every: float = 0.0
+    modules: str | None = None
+    find_every: float = 60.0
     providers: str = "auto"
     threads: int | None = None
 
@@ -102,6 +116,12 @@ class ServiceConfig:
                 raise ConfigError(f"{name}: want a folder, got {getattr(self, name)!r}")
         _check_between("budget", self.budget, MIN_SHARE, 1)
         _check_between("save_every", self.save_every, 1, 86400)
+        _check_between("trial", self.trial, 0, 1_000_000)
+        if self.update_every:
+            _check_between("update_every", self.update_every, 1, 86400)
+        _check_between("find_every", self.find_every, 1, 86400)
+        if self.modules is not None and (not self.modules or "\0" in self.modules):
+            raise ConfigError(f"modules: want a folder or an address, got {self.modules!r}")
         address("page", self.page)
         if self.metrics is not None:
             address("metrics", self.metrics)
@@ -185,7 +205,8 @@ def _in_folder(config: ServiceConfig, folder: Path) -> ServiceConfig:
         return text if text.isdecimal() else found(text)
 
     cameras = tuple(replace(c, source=source(c.source)) for c in config.camera)
-    return replace(config, bundle=found(config.bundle), state=found(config.state), camera=cameras)
+    modules = None if config.modules is None else found(config.modules)
+    return replace(config, bundle=found(config.bundle), state=found(config.state), modules=modules, camera=cameras)
 
 
 def _check_between(name: str, value: float, least: float, most: float) -> None:

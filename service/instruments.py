@@ -175,6 +175,19 @@ def _takeovers(reading: Reading) -> Iterator[Sample]:
         yield (outcome,), reading.service.takeovers[outcome]
 
 
+def _trial(reading: Reading) -> Iterator[Sample]:
+    trial = reading.service.rollouts.trial
+    if trial is not None:
+        yield (trial.bundle,), trial.frames
+
+
+def _found(reading: Reading) -> Iterator[Sample]:
+    finder = reading.service.finder
+    if finder is not None:
+        for standing in ("trial", "joined", "dropped"):
+            yield (standing,), sum(found.standing == standing for found in finder.found)
+
+
 INSTRUMENTS = (
     Instrument(
         "build_info", "gauge", "Versions of what runs; always 1.", ("version", "python", "onnxruntime"), _build
@@ -237,4 +250,9 @@ INSTRUMENTS = (
         lambda reading: [((), reading.service.last_reload_worked)],
     ),
     Instrument("bundle_takeovers", "counter", "Other bundles that were to take over.", ("outcome",), _takeovers),
+    Instrument(
+        "bundle_trial_frames", "gauge", "Frames that the bundle on trial has predicted.", ("bundle",), _trial
+    ),
+    _of_camera("gauge", "modules_on_trial", "Modules on trial.", lambda c: len(c.camera.stream.trials.names)),
+    Instrument("modules_found", "gauge", "Modules that cameras found, by how they stand.", ("standing",), _found),
 )

@@ -13,20 +13,24 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
 from pluto_edge._text import printable
-from pluto_edge.errors import ConfigError, ImageError, PlutoError, StreamError
-from pluto_edge.observe.sources import Frame, open_source
+from pluto_edge.errors import ConfigError, PlutoError, StreamError
+from pluto_edge.observe.errand import Errand
+from pluto_edge.observe.sources import Frame
+from pluto_edge.runtime.finder import Finder
 from pluto_edge.runtime.runtime import Runtime
-from pluto_edge.service import bundles, notify, states
+from pluto_edge.service import bundles, finding, notify, states
 from pluto_edge.service.camera import Camera, Setting
 from pluto_edge.service.config import MIN_SHARE, CameraConfig, ServiceConfig, read
+from pluto_edge.service.rollouts import Rollouts
+from pluto_edge.service.source import open_camera
 
 __all__ = ["OpenCamera", "Service"]
 
+PATIENCE = 2.0  # seconds that the end waits for somebody who waits for the network
 FIXED = ("state", "page", "token", "metrics", "otlp")  # keys that a reload cannot change
 OpenCamera = Callable[[CameraConfig, tuple[str, ...]], Iterator[Frame]]
 Predicted = Callable[[str, float], None]
@@ -50,16 +54,20 @@ class Service:
         self.reloads: Counter[str] = Counter()
         self.takeovers: Counter[str] = Counter()
         self.last_reload_worked = True
+        self.finder: Finder | None = None
         self.csrf: Callable[[], str] = str  # the page's, once there is one
         self.on_cameras: Callable[[], None] = lambda: None  # called when others are there, or have other pages
         self._predicted: list[Predicted] = []
         self._runtime: Runtime | None = None
         self._changing = threading.Lock()  # one reload at a time
+        self.rollouts = Rollouts(self._changing, lambda new: self.take_over(new, self.config), self.takeovers)
         self._stopping = threading.Event()
+        self._errands = (Errand("pluto-update", self.update), Errand("pluto-find", self._find))
         self._saver = threading.Thread(target=self._save_now_and_then, name="pluto-saves", daemon=True)
         self._stack = ExitStack()
         self._setting = Setting(
             open=open or open_camera,
+            watched=self.rollouts.offer,
             predicted=self._tell_predicted,
             csrf=lambda: self.csrf(),
             folder=Path(self.config.state),
@@ -86,9 +94,15 @@ class Service:
         folder = Path(self.config.state)
         self._stack.enter_context(states.occupied(folder))
         try:
-            self._runtime = bundles.open_runtime(self.config)
+            wanted = bundles.find(self.config)
+            first = self.rollouts.first(self.config, wanted)
+            self._runtime = bundles.open_runtime(self.config, first)
+            self.rollouts.ledger.adopt(first)
+            self.finder = finding.open_finder(self.config, self._runtime)
             states.Running(os.getpid(), str(self.file.resolve())).write(folder)
             self._apply(self.config)
+            if first.resolve() != wanted.resolve():
+                self._try_at_start(wanted)
         except BaseException:
             self.close()
             raise
@@ -100,11 +114,17 @@ class Service:
         self.beat = monotonic()
         for camera in self.cameras.values():
             camera.watch()
+        updates, finds = self._errands
+        if self.config.update_every:
+            updates.turn(self.config.update_every)
+        if self.finder is not None:
+            finds.turn(self.config.find_every)
 
     def close(self) -> None:
         """End all cameras and save what they learned."""
         self._stopping.set()
         with self._changing:
+            self.rollouts.put_off()
             cameras, self.cameras = self.cameras, {}
             for camera in cameras.values():
                 camera.stop()
@@ -112,6 +132,8 @@ class Service:
                 camera.close()
             if self._saver.is_alive():
                 self._saver.join()
+            for errand in self._errands:
+                errand.close(PATIENCE)
             if self._runtime is not None:
                 self._runtime.close()
             self._stack.close()
@@ -147,18 +169,56 @@ class Service:
         for key in FIXED:
             if getattr(config, key) != getattr(self.config, key):
                 raise ConfigError(f"{self.file}.{key}: cannot be changed while the service runs; restart it")
-        runtime = self._other_runtime(config)
-        if runtime is not None:
-            self.take_over(runtime, config)
-        return self._apply(config) + (f", bundle {runtime.bundle.hash[:12]}" if runtime else "")
+        engine = (config.providers, config.threads) != (self.config.providers, self.config.threads)
+        if config.modules != self.config.modules:
+            self.finder = finding.open_finder(config, self.runtime)
+        done = self._renew(config, bundles.find(config), engine)
+        return self._apply(config) + done
+
+    def update(self) -> None:
+        """Look for a new release of the bundle; what goes wrong is logged, and everything stays as it was."""
+        config = self.config
+        try:
+            folder = bundles.find(config)  # it may wait for the network, and holds no lock
+            with self._changing:
+                if self._stopping.is_set() or self.config.bundle != config.bundle:
+                    return
+                if not self.rollouts.ledger.refuses(bundles.digest(folder)):
+                    self._renew(self.config, folder)
+        except (PlutoError, OSError) as error:
+            log.warning("no update of the bundle: %s", printable(error))
+
+    def _renew(self, config: ServiceConfig, folder: Path, engine: bool = False) -> str:
+        """Have the bundle in this folder on trial, or take over, if it is not the one that runs; says which."""
+        try:
+            digest = bundles.digest(folder)
+            if digest == self.runtime.bundle.hash and not engine:
+                self.rollouts.put_off()
+                self.rollouts.ledger.adopt(folder)
+                return ""
+            if config.trial and digest != self.runtime.bundle.hash:
+                self.rollouts.begin(config, self.runtime, folder, digest)
+                return f", bundle {digest[:12]} on trial for {config.trial} frames"
+            runtime = bundles.open_runtime(config, folder)
+            shown = [camera.page.shown for camera in self.cameras.values()]
+            bundles.check(runtime, [s.frame for s in shown if s is not None])
+        except (PlutoError, OSError):
+            self.takeovers["refused"] += 1
+            raise
+        self.rollouts.put_off()
+        self.rollouts.said = ""
+        self.rollouts.ledger.adopt(folder)
+        self.take_over(runtime, config)
+        return f", bundle {digest[:12]}"
 
     def take_over(self, runtime: Runtime, config: ServiceConfig) -> None:
         """The one place where a new runtime takes the cameras over, one after another, between two frames each."""
         old = self.runtime
         shares = config.shares
         self._runtime = runtime
+        self.finder = finding.open_finder(config, runtime)
         for name, camera in self.cameras.items():
-            camera.take_over(runtime, shares.get(name, MIN_SHARE))  # one that the new configuration lacks goes next
+            camera.take_over(old, runtime, shares.get(name, MIN_SHARE))  # one that is not wanted any more goes next
         self.on_cameras()
         try:
             old.close()
@@ -166,28 +226,24 @@ class Service:
             log.warning("the bundle before: %s", error)
         self.takeovers["taken"] += 1
 
-    def _other_runtime(self, config: ServiceConfig) -> Runtime | None:
-        """The runtime that the configuration asks for, checked; None where that is the one that runs."""
-        same = (config.providers, config.threads) == (self.config.providers, self.config.threads)
-        if same and bundles.is_current(config, self.runtime):
-            return None
-        shown = [camera.page.shown for camera in self.cameras.values()]
+    def _try_at_start(self, wanted: Path) -> None:
+        """The configuration asks for a bundle that was not committed: it is new, or its last trial never ended."""
         try:
-            runtime = bundles.open_runtime(config)
-            if same and runtime.bundle.hash == self.runtime.bundle.hash:
-                runtime.close()
-                return None
-            bundles.check(runtime, [s.frame for s in shown if s is not None])
-        except (PlutoError, OSError):
-            self.takeovers["refused"] += 1
-            raise
-        return runtime
+            with self._changing:
+                self._renew(self.config, wanted)
+        except (PlutoError, OSError) as error:
+            self.rollouts.said = str(error)
+            log.warning("going on with %s: %s", self.runtime.bundle.path, printable(error))
+
+    def _find(self) -> None:
+        if self.finder is not None:
+            finding.find(self.finder, [camera.stream for camera in self.cameras.values()])
 
     def _apply(self, config: ServiceConfig) -> str:
         """Have the cameras that the configuration has; those whose settings stay go on without a gap."""
         wanted = {c.name: c for c in config.camera}
         shares = config.shares
-        kept = {n: c for n, c in self.cameras.items() if n in wanted and _same(c.config, wanted[n])}
+        kept = {n: c for n, c in self.cameras.items() if n in wanted and c.config.same_stream(wanted[n])}
         gone = [c for n, c in self.cameras.items() if n not in kept]
         self.cameras = kept
         self.on_cameras()
@@ -223,7 +279,8 @@ class Service:
     def status(self) -> str:
         """A line for whoever supervises the process."""
         up = sum(camera.source.delivering for camera in self.cameras.values())
-        return f"{up} of {len(self.cameras)} cameras deliver frames"
+        parts = (f"{up} of {len(self.cameras)} cameras deliver frames", self.rollouts.status)
+        return "; ".join(filter(None, parts))
 
     def save(self) -> None:
         """Write what every camera has learned."""
@@ -238,17 +295,3 @@ class Service:
     def _tell_predicted(self, camera: str, seconds: float) -> None:
         for call in self._predicted:
             call(camera, seconds)
-
-
-def open_camera(config: CameraConfig, classes: tuple[str, ...]) -> Iterator[Frame]:
-    """A camera's frames; images of a folder that cannot be read are logged and passed over."""
-
-    def passed_over(error: ImageError) -> None:
-        log.warning("%s: passed over: %s", config.name, printable(error))
-
-    return open_source(config.source, classes, on_unreadable=passed_over)
-
-
-def _same(old: CameraConfig, new: CameraConfig) -> bool:
-    """But for the budget and whether it must be there, which change without a new stream."""
-    return replace(old, budget=new.budget, optional=new.optional) == new

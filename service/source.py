@@ -15,10 +15,11 @@ from time import monotonic
 from typing import Literal
 
 from pluto_edge._text import printable
-from pluto_edge.observe.sources import Frame, is_live, paced, public_name
+from pluto_edge.errors import ImageError
+from pluto_edge.observe.sources import Frame, is_live, open_source, paced, public_name
 from pluto_edge.service.config import CameraConfig
 
-__all__ = ["Backoff", "Source", "SourceState"]
+__all__ = ["Backoff", "Source", "SourceState", "open_camera"]
 
 FIRST_DELAY = 1.0  # seconds before a camera is opened anew
 LONGEST_DELAY = 60.0
@@ -204,3 +205,12 @@ class Source:
             self._tell(state, why)
         self.state = state
         self.why = why
+
+
+def open_camera(config: CameraConfig, classes: tuple[str, ...]) -> Iterator[Frame]:
+    """A camera's frames; images of a folder that cannot be read are logged and passed over."""
+
+    def passed_over(error: ImageError) -> None:
+        log.warning("%s: passed over: %s", config.name, printable(error))
+
+    return open_source(config.source, classes, on_unreadable=passed_over)

@@ -85,6 +85,18 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="for ONNX Runtime (default: one per core)")
 
 
+def add_modules(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Where other modules are."""
+    parser.add_argument(
+        "--modules",
+        required=required,
+        metavar="WHERE",
+        help="a folder of module folders, or a repository's address"
+        + ("" if required else ": look there for more"),
+    )
+    parser.add_argument("--site", default="", help="of that repository: the modules that this site publishes")
+
+
 def add_json(parser: argparse._ActionsContainer, what: str = "print the result as JSON on stdout") -> None:
     parser.add_argument("--json", action="store_true", help=what)
 

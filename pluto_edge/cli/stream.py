@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from pluto_edge import _text
 from pluto_edge._files import write_bytes
-from pluto_edge.cli.parsing import add_bundle, add_engine, add_force, add_json, check_vacant
+from pluto_edge.cli.parsing import add_bundle, add_engine, add_force, add_json, add_modules, check_vacant
 from pluto_edge.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from pluto_edge.observe.recording import Recording
     from pluto_edge.observe.session import Feed, Session
+    from pluto_edge.runtime.finder import Finder
+    from pluto_edge.runtime.runtime import Runtime
 
 __all__ = ["add_options", "watch"]
 
@@ -34,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  pluto stream bundle/ 0 --view                          # a camera, with a page to watch\n"
         "  pluto stream bundle/ rtsp://gate/live --budget 0.2 --state gate.safetensors\n"
         "  pluto stream bundle/ clip.mp4 --record run.jsonl       # then: pluto replay run.jsonl\n"
+        "  pluto stream https://store.example/meter 0 --modules https://store.example --state gate.safetensors\n"
         "  pluto stream bundle/ frames/ --json | jq .             # the recording on stdout, as it is written\n"
         "\n"
         "`pluto predict` never learns; `pluto run` learns from whole folders in batches."
@@ -68,6 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "inline, so that a run is the same every time)",
     )
     add("--state", type=Path, metavar="FILE", help="go on from this file if it is there, save to it at the end")
+    add_modules(parser)
     add("--record", type=Path, metavar="FILE", help="write every frame and event as a line of JSON, to a new file")
     add("--view", nargs="?", const=VIEW, metavar="HOST:PORT", help=f"a page to watch, at {VIEW}")
     add("--token", help="that the page asks for; needed on any other host")
@@ -91,29 +95,51 @@ def watch(options: argparse.Namespace, feeds: "Sequence[Feed]", shipped: str = "
     from pluto_edge.runtime.runtime import Runtime
 
     session = _session(options, shipped)
-    if len(feeds) > 1 and (session.view or session.state or any(feed.live for feed in feeds)):
+    alone = session.view or session.state or options.modules or any(feed.live for feed in feeds)
+    if len(feeds) > 1 and alone:
         raise ConfigError(
-            "--seeds: several runs are of the simulated camera or a folder, without --view and --state"
+            "--seeds: several runs are of the simulated camera or a folder, without --view, --state and --modules"
         )
     recordings: list[Recording] = []
     problem: BaseException | None = None
     bundle = Bundle(options.bundle, verify=False)  # the runtime does
     with Runtime(options.bundle, options.providers, options.threads) as runtime, _ended_by_sigterm():
+        finder = _finder(options, runtime)
         if not session.lines:
             print(_text.printable(runtime), flush=True)
         for number, feed in enumerate(feeds, options.seed):
             own = session.record
             if own is not None and len(feeds) > 1:
                 own = own.with_stem(f"{own.stem}-{number}")
-            recording, problem = play(runtime, bundle, feed, replace(session, record=own))
+            recording, problem = play(runtime, bundle, feed, replace(session, record=own), finder)
             recordings += [recording] if recording.rows else []
             if problem is not None:
                 break
     if recordings and not session.lines:
         report(recordings, options.plot)
+        if finder is not None:
+            print(f"\n{found(finder)}")
     if problem is not None and not isinstance(problem, KeyboardInterrupt):
         raise problem
     return 0
+
+
+def _finder(options: argparse.Namespace, runtime: "Runtime") -> "Finder | None":
+    """What looks for modules, and remembers them beside the state."""
+    if options.modules is None:
+        return None
+    from pluto_edge.repository.source import module_source
+    from pluto_edge.runtime.finder import Finder
+
+    record = None if options.state is None else options.state.with_suffix(".modules.json")
+    return Finder(runtime, module_source(options.modules, options.site), record)
+
+
+def found(finder: "Finder") -> str:
+    """The modules that were found, now or before, and what became of them."""
+    words = {"joined": "joined", "trial": "is on trial", "dropped": "was dropped"}
+    rows = [(f"module {f.name}", words[f.standing] + (f": {f.reason}" if f.reason else "")) for f in finder.found]
+    return _text.pairs(rows) if rows else "no other module was found to fit"
 
 
 def _session(options: argparse.Namespace, shipped: str) -> "Session":

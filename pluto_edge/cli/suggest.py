@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pluto_edge import _text
-from pluto_edge.cli.parsing import add_bundle, add_engine, add_json, print_json
+from pluto_edge.cli.parsing import add_bundle, add_engine, add_json, add_modules, print_json
 from pluto_edge.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pluto_edge.repository.index import ModuleSource
     from pluto_edge.runtime.types import Suggestions
 
 
@@ -28,10 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_bundle(parser)
     parser.add_argument("source", metavar="SOURCE", help="a folder, a video, a camera's index or an address")
-    parser.add_argument(
-        "--modules", required=True, metavar="WHERE", help="a folder of module folders, or a repository's address"
-    )
-    parser.add_argument("--site", default="", help="of the repository: the modules that this site publishes")
+    add_modules(parser, required=True)
     parser.add_argument("--limit", type=int, default=128, metavar="N", help="frames to look at (default: 128)")
     parser.add_argument("--count", type=int, default=5, metavar="N", help="modules to name (default: 5)")
     parser.add_argument("--state", type=Path, metavar="FILE", help="go on from what was learned and saved there")
@@ -41,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from pluto_edge.observe.sources import open_source, passed_over
+    from pluto_edge.repository.source import module_source
     from pluto_edge.runtime.runtime import Runtime
 
     for name in ("limit", "count"):
@@ -60,18 +57,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(as_text(found))
     return 0
-
-
-def module_source(where: str, site: str) -> "ModuleSource":
-    """Of a folder, or of a repository by its address."""
-    if not _text.is_address(where):
-        from pluto_edge.repository.folder import FolderSource
-
-        return FolderSource(where)
-    from pluto_edge.repository.client import Client
-    from pluto_edge.repository.source import RepositorySource
-
-    return RepositorySource(Client(where), site)
 
 
 def as_text(found: "Suggestions") -> str:

@@ -10,7 +10,7 @@ from pluto_edge import Runtime, Stream
 from pluto_edge.errors import ConfigError, RepositoryError, StoreError
 from pluto_edge.repository.folder import FolderSource
 from pluto_edge.repository.index import ModuleSource
-from pluto_edge.runtime.finder import MAX_STARTS, Finder, Limits
+from pluto_edge.runtime.finder import MAX_FETCHES, MAX_STARTS, Finder, Limits
 from pluto_edge.runtime.stream.trial import Rules
 from tests.digits import MODULES, device, draw
 from tests.faults import every_fault
@@ -93,16 +93,20 @@ def test_a_trial_that_never_ends_is_not_begun_for_ever(tmp_path: Path) -> None:
         stream = open_stream(runtime)
         feed(stream, "fog", 2 * BATCH)
         Finder(runtime, Counted(), record).look(stream)
+        stream.close()
         for start in range(2, MAX_STARTS + 1):
-            other = runtime.stream(f"start {start}", background=False)
             finder = Finder(runtime, Counted(), record)
-            finder.resume(other)
-            assert other.trials.names == ("fog",) and finder.found[0].starts == start
-        other = runtime.stream("last", background=False)
-        finder = Finder(runtime, Counted(), record)
-        finder.resume(other)
-        assert other.trials.names == () and finder.found[0].standing == "dropped"
-        assert runtime.events[-1].kind == "trial" and "never ended" in runtime.events[-1].reason
+            with runtime.stream("another", background=False) as other:
+                finder.resume(other)
+                assert other.trials.names == (), "it was on trial in a stream of another name"
+            with runtime.stream(background=False) as again:
+                finder.resume(again)
+                assert again.trials.names == ("fog",) and finder.found[0].starts == start
+        with runtime.stream(background=False) as again:
+            finder = Finder(runtime, Counted(), record)
+            finder.resume(again)
+            assert again.trials.names == () and finder.found[0].standing == "dropped"
+            assert again.events[-1].kind == "trial" and "never ended" in again.events[-1].reason
 
 
 @pytest.mark.parametrize("limits", [Limits(bytes=10), Limits(seconds=1e-9)])
@@ -118,9 +122,30 @@ def test_what_cannot_be_fetched_is_told() -> None:
     with device("fog") as runtime:
         stream = open_stream(runtime)
         feed(stream, "fog", 2 * BATCH)
-        finder = Finder(runtime, Counted(broken=True))
-        assert finder.look(stream).tried == ()
-        assert runtime.events[-1].reason == "fog was dropped: the network is away"
+        source = Counted(broken=True)
+        finder = Finder(runtime, source)
+        for _ in range(MAX_FETCHES + 2):
+            assert finder.look(stream).tried == ()
+        assert stream.events[-1].reason == "fog could not be fetched: the network is away"
+        assert source.fetched == ["fog"] * MAX_FETCHES and finder.found == ()
+        source.broken = False
+        assert Finder(runtime, source).look(stream).tried == ("fog",)
+        assert [e.reason.rpartition("; ")[2] for e in stream.events[-2:]] == ["found: fog", "fog is on trial"]
+
+
+def test_a_source_that_is_away_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with device("fog") as runtime:
+        stream = open_stream(runtime)
+        feed(stream, "fog", 2 * BATCH)
+        finder = Finder(runtime, Counted())
+        with monkeypatch.context() as patch:
+            patch.setattr(Counted, "index", lambda _: (_ for _ in ()).throw(OSError("no route")))
+            finder.turn(stream)
+            finder.turn(stream)
+        told = [e.reason for e in stream.events if e.kind == "trial"]
+        assert told == ["no module could be looked for: no route"]
+        finder.turn(stream)
+        assert stream.trials.names == ("fog",)
 
 
 def test_suggest_of_a_runtime() -> None:

@@ -70,7 +70,8 @@ def write(make_bundle: Callable[..., Path], tmp_path: Path) -> Write:
     """Writes a configuration with these cameras, and other keys at the top."""
 
     def written(*cameras: str, **settings: object) -> Path:
-        top = {"bundle": str(make_bundle()), "state": "state", "page": "127.0.0.1:0", "threads": 1, **settings}
+        top = {"bundle": str(make_bundle()), "state": "state", "page": "127.0.0.1:0", "threads": 1, "trial": 0}
+        top |= settings
         text = "".join(f"{key} = {_toml(value)}\n" for key, value in top.items())
         file = tmp_path / "serve.toml"
         file.write_text(text + "".join(cameras))

@@ -11,8 +11,10 @@ from pluto_edge.observe.sources import Frame
 from pluto_edge.runtime.persistence import saved
 from pluto_edge.service import health as health_module
 from pluto_edge.service import service as service_module
+from pluto_edge.service.config import CameraConfig
 from pluto_edge.service.health import Health, dead, health, order, unready
 from pluto_edge.service.service import Service
+from pluto_edge.service.source import open_camera
 from pluto_edge.service.states import running, state_file
 from tests.service.conftest import Scripted, Serve, Write, camera, frames, wait_for
 
@@ -241,7 +243,8 @@ def test_another_bundle_takes_over(serve: Serve, write: Write, make_bundle, tmp_
     with pytest.raises(ConfigError, match="closed"):
         old.predict(np.zeros((40, 48, 3), np.uint8))
     wait_for(lambda: frames(service, "gate") > before + 3)
-    assert (tmp_path / "state/yard.aside.safetensors").exists(), "it means nothing to another bundle"
+    (kept,) = (tmp_path / "state").glob("yard.safetensors.????????????")
+    assert kept.is_file() and service.cameras["yard"].set_aside == 1, "it means nothing to another bundle"
     assert service.takeovers == {"taken": 1}
 
 
@@ -286,7 +289,7 @@ def test_what_cannot_start_leaves_nothing(write: Write, script: Scripted, tmp_pa
 
 def test_images_of_a_folder_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.png").write_bytes(b"no image")
-    config = service_module.CameraConfig("gate", str(tmp_path))
+    config = CameraConfig("gate", str(tmp_path))
     with pytest.raises(Exception, match="no image could be read"):
-        list[Frame](service_module.open_camera(config, ()))
+        list[Frame](open_camera(config, ()))
     assert "gate: passed over" in caplog.text
