@@ -279,7 +279,9 @@ def test_a_module_that_only_looks_right_leaves_its_say(network: Network, monkeyp
     assert domains is not None
     mistaken = np.zeros(2)
     mistaken[0] = 1.0
-    monkeypatch.setattr(type(domains), "weigh", lambda self, recent, images: np.tile(mistaken, (len(images), 1)))
+    monkeypatch.setattr(
+        type(domains), "weigh", lambda self, recent, images, stakes: np.tile(mistaken, (len(images), 1))
+    )
     learner = Learner(network, AdaptConfig())
     assert learner.predict(batch(network, "domain-0", 48))[1].names == ("domain-0",)
     assert GENERALIST in learner.predict(batch(network, "other", 48))[1].names
