@@ -26,7 +26,7 @@ needs_promtool = pytest.mark.skipif(
     reason="Prometheus is not installed (Debian: apt-get install --no-install-recommends prometheus)",
 )
 # what has no value in a few seconds of two random cameras: signs that need signatures, and what has not happened
-SILENT = ("pluto_misfit_ratio", "pluto_camera_trouble", "changes(")
+SILENT = ("pluto_misfit_ratio", "pluto_camera_trouble", "changes(", "bundle_trial", "modules_found")
 
 
 def expressions() -> dict[str, str]:
