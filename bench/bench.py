@@ -1,6 +1,7 @@
 """What a bundle costs on this machine: its parts, predictions and steps, as batches and modules grow."""
 
 import platform
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from pluto_edge.manifest import Bundle, Flops, Precision
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
+from pluto_edge.runtime.engine.lanes import Lanes
 from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.engine.objective import MEAN_ENTROPY
 from pluto_edge.runtime.engine.plan import MachinePlan, find_plan
@@ -264,7 +266,8 @@ class Workbench:
     def operators(self) -> dict[str, dict[str, int]]:
         """How many operators of each graph every provider runs."""
         graphs = self._network.graphs
-        found = {"embed": graphs.embed, "forward": graphs.forward, "adapt": graphs.adapt}
+        adapt = graphs.adapt(graphs.lanes(graphs.micro_batch_adapt))
+        found = {"embed": graphs.embed, "forward": graphs.forward, "adapt": adapt}
         return {name: graph.operators for name, graph in found.items()}
 
     def parts(self, batch: int) -> list[Part]:
@@ -285,12 +288,14 @@ class Workbench:
         counts: dict[str, int] = {} if known is None else asdict(known)
         peak = self._peak
         graph_peak = peak.int8 if self._bundle.manifest.precision == "int8" and peak.int8 else peak.fp32
+        graphs = network.graphs
+        one_by_one, lanes = Lanes(1, graphs.micro_batch, self._engine.threads), graphs.lanes(batch)
         embed, forward, adapt = (
-            self._graph(graph, prepared, step, embedded=graph is not self._embed)
-            for graph, step in (
-                (self._embed, network.graphs.micro_batch),
-                (self._forward, network.graphs.micro_batch),
-                (network.graphs.adapt, network.graphs.micro_batch_adapt),
+            self._graph(graph, prepared, lanes, embedded=graph is not self._embed)
+            for graph, lanes in (
+                (self._embed, one_by_one),
+                (self._forward, one_by_one),
+                (graphs.adapt(lanes), lanes),
             )
         )
         return [
@@ -301,9 +306,9 @@ class Workbench:
             self._part("selector", batch, select),
         ]
 
-    def _graph(self, graph: Graph, prepared: ImageBatch, step: int, *, embedded: bool) -> Callable[[], None]:
+    def _graph(self, graph: Graph, prepared: ImageBatch, lanes: Lanes, *, embedded: bool) -> Callable[[], None]:
         """Runs `graph` on all micro-batches; the tensors that it takes are on the device before."""
-        sizes = micro_batches(len(prepared), step)
+        sizes = micro_batches(len(prepared), lanes.images)
         inputs: dict[int, Mapping[str, Tensor]] = {}
         for size in set(sizes):
             pixels = {"pixels": self._engine.tensor(prepared[:size])}
@@ -314,8 +319,7 @@ class Workbench:
                 inputs[size] = pixels
 
         def call() -> None:
-            for size in sizes:
-                graph(inputs[size])
+            deque(lanes.map(graph, (inputs[size] for size in sizes)), maxlen=0)
 
         return call
 

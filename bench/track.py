@@ -1,7 +1,9 @@
 """The graphs of a bundle, opened as plans say: how long they take, and whether they give the CPU's numbers."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from time import perf_counter, thread_time
 
 from pluto_edge.bench.workload import images
@@ -10,7 +12,8 @@ from pluto_edge.manifest import ADAPT, GRAPHS, Bundle
 from pluto_edge.modules import LN_BIAS, LN_SCALE
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.engine.contract import contracts
-from pluto_edge.runtime.engine.graphs import ADAPT_VALUES, FORWARD_VALUES, Graphs, micro_batch
+from pluto_edge.runtime.engine.graphs import ADAPT_VALUES, FORWARD_VALUES, Graphs, lanes_of, micro_batch
+from pluto_edge.runtime.engine.lanes import Lanes
 from pluto_edge.runtime.engine.modules import Loaded
 from pluto_edge.runtime.engine.objective import MEAN_ENTROPY
 from pluto_edge.runtime.engine.plan import DEFAULT, MachinePlan
@@ -57,15 +60,20 @@ class Track:
 
     def way(self, graph: str, plan: MachinePlan) -> Way:
         """Runs a graph once on as many images as the plan has at a time; seconds an image."""
+        lanes = self.lanes(graph, plan)
         opened = self._opened(graph, plan)
-        usual = ADAPT_VALUES if graph == ADAPT else FORWARD_VALUES
-        asked = plan.images_adapt if graph == ADAPT else plan.images
-        count = asked or micro_batch(self._bundle.manifest, usual)
-        inputs = self._inputs(count, opened.engine)
+        inputs = self._inputs(lanes.images, opened.engine)
         times = 1
-        while times < 1 << 16 and self._seconds(opened.graph, inputs, times) < LEAST:
+        while times < 1 << 16 and self._seconds(opened.graph, inputs, times, lanes) < LEAST:
             times *= 2
-        return lambda: self._seconds(opened.graph, inputs, times) / (times * count)
+        return lambda: self._seconds(opened.graph, inputs, times, lanes) / (times * lanes.count * lanes.images)
+
+    def lanes(self, graph: str, plan: MachinePlan) -> Lanes:
+        """How images go through a graph: of `adapt` in lanes, of the others one piece after the other."""
+        manifest, engine = self._bundle.manifest, self._engine(plan)
+        if graph == ADAPT:
+            return lanes_of(engine, plan.images_adapt or micro_batch(manifest, ADAPT_VALUES), manifest.batch)
+        return Lanes(1, plan.images or micro_batch(manifest, FORWARD_VALUES), engine.threads)
 
     def disagreement(self, graph: str, plan: MachinePlan) -> str:
         """Empty where a graph opened as this plan says gives the numbers of the CPU; else what is wrong with it."""
@@ -83,10 +91,9 @@ class Track:
                 return f"{name} differs by {off:.0e}, tolerance {allowed:.0e}"
         return ""
 
-    def _seconds(self, graph: Graph, inputs: Mapping[str, Tensor], times: int) -> float:
+    def _seconds(self, graph: Graph, inputs: Mapping[str, Tensor], times: int, lanes: Lanes) -> float:
         start = self._clock()
-        for _ in range(times):
-            graph(inputs)
+        deque(lanes.map(graph, repeat(inputs, times * lanes.count)), maxlen=0)
         return self._clock() - start
 
     def _engine(self, plan: MachinePlan) -> Engine:
@@ -97,10 +104,11 @@ class Track:
     def _opened(self, graph: str, plan: MachinePlan) -> _Opened:
         """Once for all plans that do not differ in how this graph is opened."""
         name = next(name for name, file in GRAPHS.items() if file == graph)
-        key = (graph, plan.threads, plan.spinning, graph in plan.prepacked, plan.providers.get(name))
+        threads = self.lanes(graph, plan).threads
+        key = (graph, threads, plan.spinning, graph in plan.prepacked, plan.providers.get(name))
         if key not in self._open:
             engine = self._engine(plan)
-            opened = engine.open(self._bundle.file(graph), self._contracts[graph])
+            opened = engine.open(self._bundle.file(graph), self._contracts[graph], threads=threads)
             self._open[key] = _Opened(engine, opened)
         return self._open[key]
 

@@ -117,6 +117,7 @@ def tune(
         ADAPT,
         {str(n): replace(plan, images_adapt=None if n == images_adapt else n) for n in _sizes(images_adapt)},
     )
+    duel(f"{ADAPT}, lanes", ADAPT, {"one for each thread": plan, **_lanes(plan, track)})
     plan, last = _whole(plan, track, rounds, on_stage)
     return PlanFile(PlanKey.of(bundle.hash, track.provider), plan, (*trials, *last), reasons)
 
@@ -135,6 +136,11 @@ def _threads(plan: MachinePlan) -> dict[str, MachinePlan]:
         ways["one per core, asleep between operators"] = replace(plan, spinning=False)
         ways[f"half as many ({cores // 2})"] = replace(plan, threads=cores // 2)
     return ways
+
+
+def _lanes(plan: MachinePlan, track: Track) -> dict[str, MachinePlan]:
+    """One piece after the other instead of side by side, where there is such a choice."""
+    return {"1": replace(plan, lanes=1)} if track.lanes(ADAPT, plan).count > 1 else {}
 
 
 def _providers(name: str, plan: MachinePlan, track: Track) -> dict[str, MachinePlan]:

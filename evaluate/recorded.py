@@ -84,5 +84,4 @@ class RecordedNetwork(Network):
             n: self.engine.tensor(v.astype(np.float32)) for n, v in (("head_weight", weight), ("head_bias", offset))
         }
         module = replace(module, tensors={**module.tensors, **made})
-        (piece,) = self.graphs.pieces(batch, 1, np.array([sample]))
-        return self.graphs.differentiate(piece, module, affines, MEAN_ENTROPY).d_affines
+        return self.graphs.gradient(batch, module, affines, MEAN_ENTROPY, np.array([sample])).d_affines

@@ -16,12 +16,14 @@ from pluto_edge.runtime.engine.affines import Affines
 from pluto_edge.runtime.engine.contract import contracts
 from pluto_edge.runtime.engine.forks import renew_after_fork
 from pluto_edge.runtime.engine.gate import Gate
+from pluto_edge.runtime.engine.lanes import Lanes
 from pluto_edge.runtime.engine.modules import Loaded
 from pluto_edge.runtime.engine.objective import Objective
 from pluto_edge.runtime.engine.passes import Gradient, Look, Said
+from pluto_edge.runtime.engine.providers import CPU, name_of
 from pluto_edge.runtime.engine.session import Engine, Graph, Tensor
 
-__all__ = ["ADAPT_VALUES", "FORWARD_VALUES", "Graphs", "Piece", "Summed", "combine", "micro_batch"]
+__all__ = ["ADAPT_VALUES", "FORWARD_VALUES", "Graphs", "Piece", "lanes_of", "micro_batch"]
 
 # Images go through the graphs in pieces of about so many values (tokens times width): enough for a matrix product
 # to be fast, few enough to stay in cache, and peak memory does not grow with the batch (docs/performance.md).
@@ -33,6 +35,13 @@ MOST_IMAGES = 64
 def micro_batch(manifest: Manifest, values: int) -> int:
     """Images that go through a graph at a time."""
     return min(max(values // (manifest.block_tokens * manifest.dims.width), 1), MOST_IMAGES)
+
+
+def lanes_of(engine: Engine, images: int, batch: int | None) -> Lanes:
+    """How `images` go through the gradient graph at a time: side by side where it runs on the CPU and takes as many
+    images as there are; `batch` is the number that it is fixed to."""
+    alone = batch is not None or name_of(engine.providers[ADAPT][0]) != CPU
+    return Lanes.of(engine.threads, images, 1 if alone else engine.plan.lanes)
 
 
 class Piece(NamedTuple):
@@ -56,7 +65,8 @@ class Graphs:
     """What runs on the device, one graph at a time, and predictions before everything else (`gate`).
 
     `embed` and `forward` are open from the start, `adapt` when it is first needed. `micro_batch` and
-    `micro_batch_adapt` are how many images go through the first two, and through the last, at a time.
+    `micro_batch_adapt` are how many images go through the first two, and through the last, at a time: those of the
+    last in `lanes`.
     """
 
     def __init__(self, bundle: Bundle, engine: Engine) -> None:
@@ -74,7 +84,7 @@ class Graphs:
             self._contracts[ADAPT].check(bundle.file(ADAPT))  # opened later, but refused now
             self.forward = forward.result()
         self.embed = self._open(EMBED)
-        self._adapt: Graph | None = None
+        self._adapt: dict[int, Graph] = {}  # by threads
         self.renew()
         renew_after_fork(self)
 
@@ -82,13 +92,19 @@ class Graphs:
         """Called in a forked process: no lock is held there."""
         self._lock = threading.Lock()
 
-    @property
-    def adapt(self) -> Graph:
+    def lanes(self, images: int) -> Lanes:
+        """How a batch of so many images is differentiated. Fewer images than lanes go one after the other, with all
+        threads for each."""
+        lanes = lanes_of(self.engine, self.micro_batch_adapt, self._bundle.manifest.batch)
+        return lanes if images >= lanes.count else Lanes.of(self.engine.threads, lanes.images, 1)
+
+    def adapt(self, lanes: Lanes) -> Graph:
         """The gradient graph, opened when it is first needed: a runtime that only predicts never pays for it."""
+        threads = lanes.threads
         with self._lock:
-            if self._adapt is None:
-                self._adapt = self._open(ADAPT)
-            return self._adapt
+            if threads not in self._adapt:
+                self._adapt[threads] = self._open(ADAPT, threads)
+            return self._adapt[threads]
 
     def pieces(self, batch: ImageBatch, step: int, samples: NDArray[np.intp] | None = None) -> Iterator[Piece]:
         """The batch, or some samples of it, embedded `step` images at a time."""
@@ -143,24 +159,39 @@ class Graphs:
         out = self._run(self.forward, self.inputs(piece, module, affines))
         return Said.of(out["logits"].numpy(), out["activations"].numpy(), keep=activations)
 
-    def differentiate(self, piece: Piece, module: Loaded, affines: Affines, objective: Objective) -> Summed:
-        """What a module says of the images and the sum of their gradients, by way of `adapt`."""
-        count = piece.tokens.shape()[0]
-        inputs = {**self.inputs(piece, module, affines), **self.objective_inputs(objective.part(piece.rows), count)}
-        out = {name: tensor.numpy() for name, tensor in self._run(self.adapt, inputs).items()}
-        d_affines = Affines(out["ln_scale_grad"], out["ln_bias_grad"])
-        return Summed(out["logits"], out["entropy"], out["activations"], d_affines)
+    def gradient(
+        self,
+        batch: ImageBatch,
+        module: Loaded,
+        affines: Affines,
+        objective: Objective,
+        samples: NDArray[np.intp] | None = None,
+    ) -> Gradient:
+        """What a module says of the batch, or of some samples of it, and the objective's gradient, by way of
+        `adapt`."""
+        lanes = self.lanes(len(batch) if samples is None else len(samples))
+        graph = self.adapt(lanes)
+
+        def differentiate(piece: Piece) -> Summed:
+            count = piece.tokens.shape()[0]
+            inputs = self.inputs(piece, module, affines)
+            out = self._run(graph, {**inputs, **self.objective_inputs(objective.part(piece.rows), count)})
+            found = {name: tensor.numpy() for name, tensor in out.items()}
+            d_affines = Affines(found["ln_scale_grad"], found["ln_bias_grad"])
+            return Summed(found["logits"], found["entropy"], found["activations"], d_affines)
+
+        return _combine(tuple(lanes.map(differentiate, self.pieces(batch, lanes.images, samples))), objective)
 
     def _run(self, graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         with self.gate.turn():
             return graph(inputs)
 
-    def _open(self, name: str) -> Graph:
+    def _open(self, name: str, threads: int | None = None) -> Graph:
         most = self.micro_batch_adapt if name == ADAPT else self.micro_batch
-        return self.engine.open(self._bundle.file(name), self._contracts[name], most)
+        return self.engine.open(self._bundle.file(name), self._contracts[name], most, threads)
 
 
-def combine(parts: Sequence[Summed], objective: Objective) -> Gradient:
+def _combine(parts: Sequence[Summed], objective: Objective) -> Gradient:
     """Pieces to a batch: a sum of sums, divided once where a mean is wanted."""
     entropy = np.concatenate([p.entropy for p in parts])
     reliable = np.flatnonzero(entropy < np.float32(objective.threshold))

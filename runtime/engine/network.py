@@ -16,7 +16,7 @@ from pluto_edge.modules import Module, Role
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.engine.affines import Affines
 from pluto_edge.runtime.engine.forks import renew_after_fork
-from pluto_edge.runtime.engine.graphs import Graphs, combine
+from pluto_edge.runtime.engine.graphs import Graphs
 from pluto_edge.runtime.engine.modules import Loaded, Modules
 from pluto_edge.runtime.engine.objective import MEAN_ENTROPY, Objective
 from pluto_edge.runtime.engine.passes import Gradient, Look, Pass, Said, hold
@@ -132,7 +132,7 @@ class Network:
         names: Sequence[str] | None = None,
         **options: Unpack[RunOptions],
     ) -> Pass:
-        """Every module (or those in `names`) on every image; each image is embedded once.
+        """Every module (or those in `names`) on every image; each is embedded once, and once more for a gradient.
 
         `affines` holds the modules that differ from their export. `RunOptions` explains the rest.
         """
@@ -147,20 +147,18 @@ class Network:
         digests = {n: m.digest_with(used[n]) for n, m in modules.items()}
         enough = not activations or all(p.activations is not None for p in seen)
         said = {n: [p.said(n) for p in seen] for n in modules if enough and hold(seen, n, digests[n])}
-        missing = [n for n in modules if n not in said or n == differentiate]
+        gradient = None
+        if differentiate is not None and differentiate in modules:
+            gradient = self.graphs.gradient(batch, modules[differentiate], used[differentiate], objective)
+            said[differentiate] = [Said.of(gradient.logits, gradient.activations, keep=activations)]
+        missing = [n for n in modules if n not in said]
         said |= {n: [] for n in missing}
         x_hat = [p.x_hat for p in seen]
-        gradients = []
         graphs = self.graphs
-        step = graphs.micro_batch_adapt if differentiate else graphs.micro_batch
-        for piece in graphs.pieces_of(batch, step, options.get("look")) if missing else ():
+        asked = missing or not seen
+        for piece in graphs.pieces_of(batch, graphs.micro_batch, options.get("look")) if asked else ():
             for name in missing:
-                if name == differentiate:
-                    found = graphs.differentiate(piece, modules[name], used[name], objective)
-                    gradients.append(found)
-                    said[name].append(Said.of(found.logits, found.activations, keep=activations))
-                else:
-                    said[name].append(graphs.say(piece, modules[name], used[name], activations=activations))
+                said[name].append(graphs.say(piece, modules[name], used[name], activations=activations))
             if not seen:
                 x_hat.append(piece.x_hat)
         every = [Said.join(said[n]) for n in modules]
@@ -173,7 +171,7 @@ class Network:
             x_hat=np.concatenate(x_hat),
             digests=tuple(digests.values()),
             activations=np.stack(kept, axis=1) if activations else None,
-            gradient=combine(gradients, objective) if gradients else None,
+            gradient=gradient,
         )
 
     def _seen(self, batch: ImageBatch, seen: Sequence[Pass], activations: bool) -> Sequence[Pass]:
@@ -217,9 +215,7 @@ class Network:
     ) -> Gradient:
         """One module on some samples of the batch; row i of the objective's target is that of `samples[i]`."""
         objective.check(len(samples))
-        module = self.modules[name]
-        pieces = self.graphs.pieces(batch, self.graphs.micro_batch_adapt, samples)
-        return combine([self.graphs.differentiate(p, module, affines, objective) for p in pieces], objective)
+        return self.graphs.gradient(batch, self.modules[name], affines, objective, samples)
 
     def _place(self, module: Module, role: Role, homes: Mapping[str, float]) -> Loaded:
         return Loaded.place(module, role, homes, self.engine)

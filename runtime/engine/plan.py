@@ -38,6 +38,7 @@ class MachinePlan:
             of the weights in memory.
         images: that go through `embed` and `forward` at a time; None goes by tokens and width.
         images_adapt: the same of the gradient graph.
+        lanes: in how many lanes these go; None is as many as there are threads.
         providers: ONNX Runtime's name of the provider that a graph runs on, by the names of `GRAPHS`; the CPU where
             none is given. It is for runtimes whose caller leaves the choice open.
     """
@@ -47,10 +48,11 @@ class MachinePlan:
     prepacked: tuple[str, ...] = ()
     images: int | None = None
     images_adapt: int | None = None
+    lanes: int | None = None
     providers: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("threads", "images", "images_adapt"):
+        for name in ("threads", "images", "images_adapt", "lanes"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MOST:
                 raise ConfigError(f"{name}: want 1 to {MOST}, or nothing, got {value}")
@@ -74,6 +76,8 @@ class MachinePlan:
             said.append(f"images at a time: {self.images}")
         if self.images_adapt is not None:
             said.append(f"for gradients: {self.images_adapt}")
+        if self.lanes is not None:
+            said.append(f"lanes: {self.lanes}")
         said += [f"{graph} on {provider}" for graph, provider in self.providers.items()]
         return ", ".join(said) or "as without a plan"
 

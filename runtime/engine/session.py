@@ -92,15 +92,18 @@ class Engine:
         self.providers |= planned
         self.provider = name_of(self.providers[FORWARD][0])
 
-    def open(self, path: Path, contract: Contract | None = None, most: int = 1) -> "Graph":
+    def open(
+        self, path: Path, contract: Contract | None = None, most: int = 1, threads: int | None = None
+    ) -> "Graph":
         """The graph in this file; one that does not keep its `contract` is refused. It is given `most` images at a
-        time, at most."""
+        time, at most, and `threads` where it is not to have all of them."""
         if contract is not None:
             contract.check(path)
         chosen = self.providers.get(path.name, self.providers[FORWARD])
         batched = {} if contract is None else contract.batched
-        providers = [with_settings(provider, self.threads, batched, most) for provider in chosen]
-        options = self._options(path.name)
+        threads = threads or self.threads
+        providers = [with_settings(provider, threads, batched, most) for provider in chosen]
+        options = self._options(path.name, threads)
         try:
             with silent():  # what it says is in what it raises
                 session = ort.InferenceSession(path, options, **arguments(providers, options), enable_fallback=0)
@@ -114,9 +117,9 @@ class Engine:
         """An array on the engine's device; on the CPU it is shared, not copied."""
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device, 0)
 
-    def _options(self, graph: str) -> "ort.SessionOptions":
+    def _options(self, graph: str, threads: int) -> "ort.SessionOptions":
         options = ort.SessionOptions()
-        options.intra_op_num_threads = self.threads
+        options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         # Threads wait for the next operator awake, and go to sleep when the graph is done: spinning between runs
         # would take the cores from preprocessing and from the next graph.

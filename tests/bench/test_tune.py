@@ -250,7 +250,7 @@ def test_a_graph_that_does_not_open_elsewhere_stays(
 ) -> None:
     ours = Track(Bundle(make_bundle()), "cpu", alone=True)
 
-    def refuse(self: Engine, *arguments: object) -> Graph:
+    def refuse(self: Engine, *arguments: object, **more: object) -> Graph:
         raise BundleError("ONNX Runtime cannot load this graph")
 
     monkeypatch.setattr(Engine, "open", refuse)

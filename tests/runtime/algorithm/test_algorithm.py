@@ -193,13 +193,13 @@ def count_images(runtime: Runtime) -> Counter[str]:
     """How many images went through the gradient graph."""
     calls: Counter[str] = Counter()
     graphs = runtime.learner.network.graphs
-    differentiate = graphs.differentiate
+    gradient = graphs.gradient
 
-    def counted(piece, *arguments):
-        calls["adapt"] += piece.tokens.shape()[0]
-        return differentiate(piece, *arguments)
+    def counted(batch, module, affines, objective, samples=None):
+        calls["adapt"] += len(batch) if samples is None else len(samples)
+        return gradient(batch, module, affines, objective, samples)
 
-    graphs.differentiate = counted
+    graphs.gradient = counted
     return calls
 
 

@@ -197,7 +197,7 @@ def test_a_gradient_of_some_samples(network: Network, batch: ImageBatch, frames:
 def test_a_module_that_is_differentiated_runs_once(network: Network, batch: ImageBatch, ran: list[str]) -> None:
     """Its logits come with the gradient; those of the others are what they are without."""
     passed = network.run(batch, {}, differentiate="domain-1")
-    assert ran.count("forward") == 2 * ran.count("adapt") == 2 * ran.count("embed")
+    assert sorted(ran) == ["adapt", "embed", "embed", "forward", "forward"]
     assert passed.gradient is not None
     np.testing.assert_array_equal(passed.gradient.logits, passed.of("domain-1"))
     assert relative_error(passed.logits, network.run(batch, {}).logits) < LOGITS_FP32

@@ -46,7 +46,7 @@ def test_ten_steps_are_those_of_the_cpu(make_bundle: Callable[..., Path], where:
 def test_whole_graphs_run_there(make_bundle: Callable[..., Path]) -> None:
     with Runtime(make_bundle(profile="portable"), "openvino") as runtime:
         graphs = runtime._network.graphs
-        for graph in (graphs.embed, graphs.forward, graphs.adapt):
+        for graph in (graphs.embed, graphs.forward, graphs.adapt(graphs.lanes(4))):
             assert graph.operators[OPENVINO] > 5 and graph.operators[CPU] == 0
 
 
