@@ -50,7 +50,7 @@ TUNABLE = ("t3a", "lame", "tent", "sar", "foa")
 COSTLY = ("tent", "eata", "sar", "foa", "cotta")  # a gradient for every image and module, or more
 PARTS = ("pluto-no-evidence", "pluto-no-prototypes", "pluto-entropy", "pluto-both")
 WILD = (*STILL, "pluto", "pluto-paper", "pluto-joint")  # what is run on every kind of stream
-TOP_M = (1, 5, 30)
+TOP_M = (1, 5, 75)
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ def continual(methods: Sequence[str], protocol: Protocol) -> list[Group]:
     ]
 
 
-def paper_top_m() -> tuple[str, ...]:
-    """The paper's selection of few and of all modules."""
-    return tuple(f"pluto-paper-selection:top_m={m}" for m in TOP_M)
+def few_and_all(name: str) -> tuple[str, ...]:
+    """A method that blends few and all of many modules."""
+    return tuple(f"{name}:top_m={m}" for m in TOP_M)
 
 
 def tuned(family: str, *names: str) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def tables() -> dict[str, list[Group]]:
     digits = {"name": "digits", "data": "digits", "targets": DIGITS}
     pacs = {k: {"name": f"pacs-{k}", "data": "pacs", "targets": PACS} for k in ("adapter", "vpt")}
     online, once = Protocol(seeds=3), Protocol(seeds=1)
-    many = RUNS / "bundles" / "cifar30"
+    many = RUNS / "bundles" / "cifar75"
     corrupted = RUNS / "data" / "cifar-c"
     meter = RUNS / "data" / "meter"
     camera = Path("examples/digits/bundle")
@@ -158,9 +158,9 @@ def tables() -> dict[str, list[Group]]:
                 many,
                 corrupted,
                 (target,),
-                ("single", "neo", "t3a", "pluto-no-step", *paper_top_m(), "zero-shot"),
+                ("single", "neo", "t3a", *few_and_all("pluto-no-step"), *few_and_all("pluto-paper-selection")),
                 Protocol(seeds=3),
-                limit=128,
+                limit=100,
             )
             for target in CORRUPTIONS
         ],

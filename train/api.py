@@ -93,7 +93,7 @@ def train(
         bottleneck: of an `adapter` module.
         epochs: at most.
         batch: images a batch.
-        lr: learning rate for 256 images a batch; None is 1 for prompts and 0.004 for adapters.
+        lr: learning rate for 256 images a batch; None is 0.08 for prompts and 0.004 for adapters.
         head_lr: that of the heads.
         weight_decay: of AdamW; prompts get a hundredth.
         warmup: share of the epochs in which the rate rises.

@@ -13,14 +13,16 @@ from torch import Tensor
 
 from pluto_edge._files import write_bytes
 from pluto_edge.errors import ConfigError
-from pluto_edge.modules import Dims
+from pluto_edge.modules import Dims, Kind
 from pluto_edge.train.features import Embedded, accuracy, logits
 from pluto_edge.train.progress import Step, ignore
-from pluto_edge.train.recipe import Recipe
+from pluto_edge.train.recipe import LR, Recipe
 from pluto_edge.vit.torch_vit import Params, TorchViT
 
 HEAD = ("head_weight", "head_bias")
 PROBE_DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)
+OPTIMIZER = "AdamW"
+DECAY: dict[Kind, float] = {"vpt": 0.01, "adapter": 1.0}  # of the weight decay: prompts do not start at zero
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,11 @@ class _Job:
         body = [v for k, v in self.params.items() if k not in HEAD]
         head = [self.params[k] for k in HEAD]
         scale = recipe.batch / 256
-        if dims.kind == "vpt":
-            lr = (recipe.lr or 1.0) * scale
-            self.optimizers: list[torch.optim.Optimizer] = [
-                torch.optim.SGD(body, lr, momentum=0.9, weight_decay=recipe.weight_decay / 100)
-            ]
-        else:
-            lr = (recipe.lr or 0.004) * scale
-            self.optimizers = [torch.optim.AdamW(body, lr, weight_decay=recipe.weight_decay)]
-        self.optimizers.append(torch.optim.AdamW(head, recipe.head_lr * scale, weight_decay=recipe.weight_decay))
+        decay = recipe.weight_decay
+        self.optimizers = [
+            torch.optim.AdamW(body, (recipe.lr or LR[dims.kind]) * scale, weight_decay=decay * DECAY[dims.kind]),
+            torch.optim.AdamW(head, recipe.head_lr * scale, weight_decay=decay),
+        ]
         self.base = [o.param_groups[0]["lr"] for o in self.optimizers]
         self.batches = max(1, math.ceil(len(train) / recipe.batch))
         self.epoch = 0
@@ -162,16 +160,16 @@ class _Job:
                     if isinstance(value, Tensor):
                         tensors[f"optimizer.{number}.{index}.{key}"] = value
         counters = {"epoch": str(self.epoch), "stale": str(self.stale), "best": repr(self.best_accuracy)}
-        counters |= {"probe": repr(self.probe_accuracy), "digest": digest}
+        counters |= {"probe": repr(self.probe_accuracy), "digest": digest, "optimizer": OPTIMIZER}
         write_bytes(path, save({k: v.contiguous() for k, v in tensors.items()}, counters))
 
     def load(self, path: Path, digest: str) -> bool:
-        """Go on from a checkpoint; False if there is none of these images."""
+        """Go on from a checkpoint; False if there is none of these images and of this optimizer."""
         if not path.is_file():
             return False
         with safe_open(path, framework="pt") as opened:
             counters = opened.metadata()
-        if counters.get("digest") != digest:
+        if (counters.get("digest"), counters.get("optimizer")) != (digest, OPTIMIZER):
             return False
         tensors = load_file(path)
         self.epoch = int(counters["epoch"])

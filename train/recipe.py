@@ -5,25 +5,27 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pluto_edge.errors import ConfigError
+from pluto_edge.modules import Kind
 
-__all__ = ["Precision", "Recipe", "SelectorRecipe"]
+__all__ = ["LR", "Precision", "Recipe", "SelectorRecipe"]
 
 Precision = Literal["fp32", "bf16"]
+LR: dict[Kind, float] = {"vpt": 0.08, "adapter": 0.004}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """SGD with momentum for prompts, AdamW for adapters and heads; cosine with warm-up; early stopping.
+    """AdamW; cosine with warm-up; early stopping.
 
-    `lr` is for 256 samples a batch, as in VPT. The head starts from a linear probe of the frozen features, with
-    the weight decay that validates best. Tokens are computed once, so images are not augmented; leaving out
-    `patch_drop` of the patches at random takes that place, and is faster. Label smoothing keeps the predictions'
-    entropy meaningful, which is what adaptation goes by.
+    `lr` is for 256 samples a batch, as in VPT; None is that of `LR`. The head starts from a linear probe of the
+    frozen features, with the weight decay that validates best. Tokens are computed once, so images are not
+    augmented; leaving out `patch_drop` of the patches at random takes that place, and is faster. Label smoothing
+    keeps the predictions' entropy meaningful, which is what adaptation goes by.
     """
 
     epochs: int = 20
     batch: int = 32
-    lr: float | None = None  # None: 1 for prompts (SGD), 0.004 for adapters (AdamW)
+    lr: float | None = None
     head_lr: float = 0.004
     weight_decay: float = 0.01
     warmup: float = 0.1

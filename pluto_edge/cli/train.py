@@ -14,7 +14,7 @@ from pluto_edge.modules import Kind
 from pluto_edge.store import Store
 from pluto_edge.train.api import IMAGE_SIZE, KIND, SIZES, train
 from pluto_edge.train.corruptions import NAMES, SEVERITIES, choose_corruptions
-from pluto_edge.train.recipe import Recipe, SelectorRecipe
+from pluto_edge.train.recipe import LR, Recipe, SelectorRecipe
 
 if TYPE_CHECKING:
     from pluto_edge.train.trainer import TrainReport
@@ -81,7 +81,7 @@ def add_recipe_arguments(group: argparse._ArgumentGroup) -> None:
     helps = {
         "epochs": "at most",
         "batch": "images a batch",
-        "lr": "for 256 images a batch (default: 1 for prompts, SGD; 0.004 for adapters, AdamW)",
+        "lr": f"for 256 images a batch (default: {LR['vpt']} for prompts, {LR['adapter']} for adapters)",
         "head_lr": "of the head, AdamW",
         "weight_decay": "of AdamW; prompts get a hundredth",
         "warmup": "share of the epochs",

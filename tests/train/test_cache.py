@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.store import Store
@@ -184,6 +185,25 @@ def test_a_checkpoint_of_other_images_is_not_gone_on_from(store: Store, photos: 
         results.append(trainer.train_module(vit, store.config.dims, *parts, Recipe(epochs=2, batch=8), file))
     fresh = trainer.train_module(vit, store.config.dims, *parts, Recipe(epochs=2, batch=8))
     torch.testing.assert_close(results[1].module, fresh.module, rtol=0, atol=0)
+
+
+def test_a_checkpoint_of_an_earlier_optimizer_is_not_gone_on_from(
+    store: Store, photos: Path, tmp_path: Path
+) -> None:
+    """Its memory would be none that AdamW knows."""
+    vit = TorchViT(load_backbone(store))
+    cache = Cache(store, scan(photos)[0])
+    cache.fill(vit)
+    parts = cache.embedded("train"), cache.embedded("val")
+    file = tmp_path / "checkpoint"
+    fresh = trainer.train_module(vit, store.config.dims, *parts, Recipe(epochs=2, batch=8), file)
+    with safe_open(file, framework="pt") as opened:
+        counters = opened.metadata()
+    del counters["optimizer"]
+    broken = {k: v + 1 if k.startswith("now.") else v for k, v in load_file(file).items()}
+    save_file(broken, file, {**counters, "epoch": "1"})
+    again = trainer.train_module(vit, store.config.dims, *parts, Recipe(epochs=2, batch=8), file)
+    torch.testing.assert_close(again.module, fresh.module, rtol=0, atol=0)
 
 
 def test_order_survives_a_stop(store: Store, photos: Path) -> None:
