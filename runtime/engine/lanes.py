@@ -19,7 +19,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Lanes:
-    """`count` pieces of a batch at a time, of `images` each, with `threads` for each piece."""
+    """`count` pieces of a batch at a time, of `images` each.
+
+    A lane is a thread that calls the graph. Where there are more threads than lanes, the others help whoever calls:
+    `threads` is what the graph is opened with, those and one that calls.
+    """
 
     count: int
     images: int
@@ -29,7 +33,7 @@ class Lanes:
     def of(cls, threads: int, images: int, most: int | None = None) -> Self:
         """A lane for each thread, or `most`, with no more than `images` under way in all of them together."""
         count = min(threads, images, most or threads)
-        return cls(count, images // count, threads // count)
+        return cls(count, images // count, threads - count + 1)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """The results in the order of the items; no item is taken before a lane is almost free for it."""

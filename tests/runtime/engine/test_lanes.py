@@ -29,7 +29,7 @@ def test_no_more_is_under_way_than_may_be(threads: int, images: int, most: int |
     lanes = Lanes.of(threads, images, most)
     assert lanes.count <= (most or lanes.count)
     assert lanes.images >= 1 and lanes.count * lanes.images <= images
-    assert lanes.threads >= 1 and lanes.count * lanes.threads <= threads
+    assert lanes.threads >= 1 and lanes.count + lanes.threads - 1 == threads
 
 
 @given(st.integers(1, 5), st.lists(st.integers(), max_size=20))
@@ -111,6 +111,6 @@ def test_lanes_by_threads_and_images(make_bundle: Callable[..., Path]) -> None:
     assert graphs.lanes(11) == graphs.lanes(4) == Lanes(4, 2, 1)
     assert graphs.lanes(3) == Lanes(1, 2, 4)
     graphs.micro_batch_adapt = 2
-    assert graphs.lanes(11) == Lanes(2, 1, 2)
+    assert graphs.lanes(11) == Lanes(2, 1, 3)
     fixed = Graphs(Bundle(make_bundle(profile="portable", batch=2)), Engine("cpu", 4))
     assert fixed.lanes(11) == Lanes(1, 2, 4)
