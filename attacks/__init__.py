@@ -11,7 +11,7 @@ one that raises a `PlutoError` was refused. Anything else is an *escape*: anothe
 case that takes longer than the attack's `SECONDS`. Everything in a case comes from its `random.Random`, so that its
 seed does the same again.
 
-Ten files are the catalogue of The Update Framework: a device, and the repository that it follows turned hostile
+Those in `catalogue/` are The Update Framework's: a device, and the repository that it follows turned hostile
 (`hostile_repository.py`). `TRIES` in each has what it tries, by name. Their cases tell a story, of which one for
 everything that was tried is printed: what the device did, and what it said. They need
 `pip install "pluto-edge[fleet]"`.
@@ -21,7 +21,7 @@ installed (`pip install atheris`; 3.0.0 was tried on Python 3.11) half of their 
 guided by the branches that they reach.
 """
 
-CATALOGUE = (  # of The Update Framework
+CATALOGUE = (  # the files of that folder that attack
     "arbitrary_installation",
     "endless_data",
     "fast_forward",

@@ -13,15 +13,15 @@ from random import Random
 import pytest
 
 from attacks import CATALOGUE
-from attacks.arbitrary_installation import HASHES, PATHS, mishashed, misnamed
-from attacks.device import Device
-from attacks.hostile_repository import URL, Simulator
+from attacks.catalogue.arbitrary_installation import HASHES, PATHS, mishashed, misnamed
+from attacks.catalogue.device import Device
+from attacks.catalogue.hostile_repository import URL, Simulator
 from pluto_edge.errors import RepositoryError
 from pluto_edge.manifest import Bundle
 from pluto_edge.repository.client import Client, resolve
 from pluto_edge.repository.layout import ModuleRelease, module_target, release_target, target_bytes
 
-TRIES = {name: import_module(f"attacks.{name}").TRIES for name in CATALOGUE}
+TRIES = {name: import_module(f"attacks.catalogue.{name}").TRIES for name in CATALOGUE}
 EACH = [(name, tried) for name, tries in TRIES.items() for tried in tries.variants]
 
 

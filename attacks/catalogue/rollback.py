@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from attacks.device import Device, Tries
+from attacks.catalogue.device import Device, Tries
+from attacks.catalogue.hostile_repository import TIMESTAMP
 from attacks.harness import Case
-from attacks.hostile_repository import TIMESTAMP
 from attacks.story import Story
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from attacks.device import ADDRESS, Device, Tries
+from attacks.catalogue.device import ADDRESS, Device, Tries
 from attacks.harness import Case
 from attacks.story import Story
 

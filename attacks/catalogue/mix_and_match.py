@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from attacks.device import ADDRESS, Device, Tries
+from attacks.catalogue.device import ADDRESS, Device, Tries
 from attacks.harness import Case
 from attacks.story import Story
 from pluto_edge.repository.layout import release_target, target_bytes

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from attacks.device import ADDRESS, Device, Tries, digits
+from attacks.catalogue.device import ADDRESS, Device, Tries, digits
+from attacks.catalogue.hostile_repository import TIMESTAMP, URL, Simulator
 from attacks.harness import Case, Escape
-from attacks.hostile_repository import TIMESTAMP, URL, Simulator
 from attacks.story import Story
 from pluto_edge.errors import RepositoryError
 from pluto_edge.repository.client import Client

@@ -12,9 +12,9 @@ from random import Random
 
 from securesystemslib.signer import CryptoSigner
 
-from attacks.device import ADDRESS, Device, Tries
+from attacks.catalogue.device import ADDRESS, Device, Tries
+from attacks.catalogue.hostile_repository import TIMESTAMP
 from attacks.harness import Case
-from attacks.hostile_repository import TIMESTAMP
 from attacks.mutate import mutate_bytes
 from attacks.story import Story
 from pluto_edge._schema import to_text

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from attacks.device import Device, Tries
+from attacks.catalogue.device import Device, Tries
 from attacks.harness import Case
 from attacks.story import Story
 

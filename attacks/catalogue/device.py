@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+from attacks.catalogue.hostile_repository import QUICK, Simulator
 from attacks.harness import Case, Escape
-from attacks.hostile_repository import QUICK, Simulator
 from attacks.story import Story
 from attacks.world import BUNDLE
 from pluto_edge.errors import RepositoryError

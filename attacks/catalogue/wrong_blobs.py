@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from attacks.device import ADDRESS, Device, Tries
+from attacks.catalogue.device import ADDRESS, Device, Tries
 from attacks.harness import Case, Escape
 from attacks.mutate import mutate_bytes
 from attacks.story import Story

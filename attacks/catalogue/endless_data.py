@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from attacks.device import ADDRESS, Device, Tries
+from attacks.catalogue.device import ADDRESS, Device, Tries
+from attacks.catalogue.hostile_repository import TIMESTAMP
 from attacks.harness import Case, Escape
-from attacks.hostile_repository import TIMESTAMP
 from attacks.story import Story
 from pluto_edge.repository.layout import release_target, target_bytes
 
