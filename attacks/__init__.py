@@ -11,35 +11,43 @@ one that raises a `PlutoError` was refused. Anything else is an *escape*: anothe
 case that takes longer than the attack's `SECONDS`. Everything in a case comes from its `random.Random`, so that its
 seed does the same again.
 
-Ten files are the catalogue of The Update Framework: a device, and the repository that it follows turned hostile
-(`hostile_repository.py`). Their cases tell a story, of which one for everything that was tried is printed: what the
-device did, and what it said. They need `pip install "pluto-edge[fleet]"`.
+Those in `catalogue/` are The Update Framework's: a device, and the repository that it follows turned hostile
+(`hostile_repository.py`). `TRIES` in each has what it tries, by name. Their cases tell a story, of which one for
+everything that was tried is printed: what the device did, and what it said. They need
+`pip install "pluto-edge[fleet]"`.
 
 Files that attack a parser have `parser(place)`, too: what parses, and samples to start from. Where atheris is
 installed (`pip install atheris`; 3.0.0 was tried on Python 3.11) half of their time goes into inputs that it finds,
 guided by the branches that they reach.
 """
 
-ATTACKS = (
+CATALOGUE = (  # the files of that folder that attack
     "arbitrary_installation",
-    "bundles",
-    "callbacks",
     "endless_data",
     "fast_forward",
-    "files",
     "freeze",
-    "images",
     "key_compromise",
-    "manifests",
     "mirror",
     "mix_and_match",
-    "modules",
-    "page",
-    "recordings",
     "rollback",
     "slow_retrieval",
-    "states",
-    "stores",
-    "threads",
     "wrong_blobs",
+)
+ATTACKS = tuple(
+    sorted(
+        (
+            *CATALOGUE,
+            "bundles",
+            "callbacks",
+            "files",
+            "images",
+            "manifests",
+            "modules",
+            "page",
+            "recordings",
+            "states",
+            "stores",
+            "threads",
+        )
+    )
 )

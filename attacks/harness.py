@@ -19,6 +19,7 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple, Protocol, cast
 
+from attacks import CATALOGUE
 from attacks.mutate import mutate_bytes
 from attacks.story import Story
 from attacks.tally import Found, Tally
@@ -39,7 +40,7 @@ class Escape(Exception):
 
 
 class Attack(Protocol):
-    """A file of this folder. Not all have a `parser`, or `SECONDS` of their own."""
+    """A file of this folder, or of `catalogue/`. Not all have a `parser`, or `SECONDS` of their own."""
 
     def attack(self, place: Path) -> AbstractContextManager[Case]:
         """Sets up what is attacked in a folder, and gives a case."""
@@ -67,7 +68,8 @@ class Task:
 
 def load(name: str, package: str = "attacks") -> Attack:
     """The attack of this name."""
-    return cast(Attack, importlib.import_module(f"{package}.{name}"))
+    folder = f"{package}.catalogue" if name in CATALOGUE else package
+    return cast(Attack, importlib.import_module(f"{folder}.{name}"))
 
 
 def bound(attack: Attack) -> float:

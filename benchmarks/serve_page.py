@@ -6,19 +6,14 @@ One camera is lost, one sees what no module was trained on. Needs Chromium, its 
 tests/observe/browser.py says how to get them.
 """
 
-import argparse
-import sys
-import tempfile
+from argparse import Namespace
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import numpy as np
-from PIL import Image
-
-ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "examples/digits")]
+from page_picture import ROOT, browser, make, parser
 
 CAMERAS = {
     "meter-1": "clear",
@@ -36,37 +31,26 @@ LOST: set[str] = set()  # cameras that do not come back
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/serve.png", help="(default: docs/serve.png)")
-    parser.add_argument("--scheme", choices=("light", "dark"), default="light", help="(default: light)")
-    parser.add_argument("--width", type=int, default=1280, help="of the window, in pixels (default: 1280)")
-    parser.add_argument("--seconds", type=float, default=40, help="that the cameras run before (default: 40)")
-    options = parser.parse_args()
-    picture = Image.open(BytesIO(take(options))).convert("RGB")
-    picture.save(options.out, optimize=True)
-    print(f"{options.out}: {picture.width} x {picture.height}, {options.out.stat().st_size / 1000:.0f} kB")
+    given = parser(__doc__, "docs/serve.png")
+    given.add_argument("--seconds", type=float, default=40, help="that the cameras run before (default: 40)")
+    make(given.parse_args(), 700, take)
 
 
-def take(options: argparse.Namespace) -> bytes:
+def take(options: Namespace, folder: Path, driver: Any) -> bytes:
     from pluto_edge.service.service import Service
     from pluto_edge.service.web import Web
-    from tests.observe import browser
 
-    if browser.missing():
-        sys.exit(browser.missing())
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        file = Path(folder) / "serve.toml"
-        file.write_text(configuration())
-        service = Service(file, simulated)
-        with Web(service) as web, service, browser.chromium(Path(folder) / "profile") as driver:
-            end = monotonic() + options.seconds
-            while monotonic() < end:
-                service.watch()
-                sleep(0.5)
-            browser.look(driver, options.width, 700, options.scheme, scale=2 if options.width < 600 else 1)
-            driver.get(web.url)
-            sleep(3)
-            return browser.screenshot(driver)
+    file = folder / "serve.toml"
+    file.write_text(configuration())
+    service = Service(file, simulated)
+    with Web(service) as web, service:
+        end = monotonic() + options.seconds
+        while monotonic() < end:
+            service.watch()
+            sleep(0.5)
+        driver.get(web.url)
+        sleep(3)
+        return browser.screenshot(driver)
 
 
 def configuration() -> str:

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 
 from pluto_edge._files import write_text
-from pluto_edge._look import REPORT, STYLE
+from pluto_edge._look import REPORT
 from pluto_edge._schema import read_json, to_text
 from pluto_edge.errors import ConfigError
 from pluto_edge.evaluate.evaluation import Evaluation
@@ -183,7 +183,7 @@ def html(findings: Findings, evaluation: Evaluation, facts: Sequence[tuple[str, 
         [
             "<!doctype html><html lang=en><meta charset=utf-8>",
             "<meta name=viewport content='width=device-width, initial-scale=1'>",
-            f"<title>pluto eval</title><style>{STYLE}{REPORT}</style><h1>pluto eval</h1>",
+            f"<title>pluto eval</title><style>{REPORT}</style><h1>pluto eval</h1>",
             f"<section class=card><p class=verdict>{escape(findings.verdict)}</p></section>",
             _card(
                 "Average over the targets",

@@ -12,6 +12,7 @@ Nobody can tell without labels that a new bundle is better. This tells that it i
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -85,6 +86,7 @@ class Rollout:
         self.bounds = bounds or Bounds()
         self.verdict: Verdict | None = None
         self._ledger = ledger
+        self._telling = threading.Lock()  # held while the ledger is told, or taken away
         self._clock = clock
         self._same: list[bool] = []
         self._labels: tuple[list[int], list[int]] = ([], [])
@@ -164,11 +166,20 @@ class Rollout:
 
     def close(self) -> None:
         """End a trial that has no verdict yet: it does not count. The runtime that lost is closed."""
-        if self.verdict is None and self._ledger is not None:
-            self._ledger.put_off(self._hash)
+        with self._telling:
+            if self.verdict is None and self._ledger is not None:
+                self._ledger.put_off(self._hash)
         for runtime in (self.old, self.new):
             if runtime is not None and runtime is not self.runtime:
                 runtime.close()
+
+    def leave(self) -> None:
+        """Go on without a trial that hangs in another thread: it counts, and the ledger is told no more of it.
+
+        Another bundle may be on trial by the time that it comes back.
+        """
+        with self._telling:
+            self._ledger = None
 
     def _reasons(self) -> list[str]:
         bounds = self.bounds
@@ -203,8 +214,9 @@ class Rollout:
 
     def _end(self, reasons: list[str]) -> None:
         verdict = replace(self._measured(), committed=not reasons, reasons=tuple(reasons))
-        if self._ledger is not None:
-            self._ledger.end(verdict)  # on the disk before anything is done with it
+        with self._telling:
+            if self._ledger is not None:
+                self._ledger.end(verdict)  # on the disk before anything is done with it
         self.verdict = verdict
         log.log(logging.WARNING if reasons else logging.INFO, "%s", verdict)
         self.old.learner.note("trial", str(verdict))

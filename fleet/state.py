@@ -3,8 +3,11 @@
 A state is of use to the modules and the backbone that it was learned with. Where a new bundle has the same backbone
 (its graphs and weights have the same hashes), what was learned with modules that are the same goes along.
 Everything else stays in the old file, which is kept under a name of its own: nothing is used that does not belong.
+The newest few of these files are kept.
 """
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +18,8 @@ from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.runtime import Runtime
 
 __all__ = ["Carried", "aside", "carry", "same_backbone"]
+
+MAX_ASIDE = 4  # states of other bundles that are kept beside one that is in use
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,16 @@ def carry(path: str | Path, old: Runtime, new: Runtime) -> Carried:
     """Make the state at `path` one that `new` can restore, or set it aside; done twice it is as done once.
 
     `old` is a runtime of the bundle that it was saved with, as far as that is known. Where `new` was run before, as
-    after a rollout that was taken back, its own state is put back instead.
+    after a rollout that was taken back, its own state is put back instead. Of the states that were set aside, the
+    newest `MAX_ASIDE` stay.
     """
-    path = Path(path)
+    done = _carry(Path(path), old, new)
+    if done.kept is not None:
+        _prune(Path(path), done.kept)
+    return done
+
+
+def _carry(path: Path, old: Runtime, new: Runtime) -> Carried:
     if not persistence.saved(path):
         return Carried(reason="nothing was saved")
     owner = persistence.owner(path)
@@ -88,6 +100,21 @@ def _keep(path: Path, kept: Path) -> None:
     for file, name in zip(persistence.generations(path), persistence.generations(kept), strict=True):
         if file.is_file():
             give_name(file, name)
+
+
+def _prune(path: Path, kept: Path) -> None:
+    """Delete all states that were set aside but the newest, of which the one that was just kept is the first."""
+    name = re.compile(re.escape(path.name) + r"\.([0-9a-f]{12}|damaged)")
+    others = {f.with_suffix("") if f.suffix == ".previous" else f for f in path.parent.iterdir()} - {kept}
+    states = [f for f in others if name.fullmatch(f.name)]
+    for state in sorted(states, key=_saved_at, reverse=True)[MAX_ASIDE - 1 :]:
+        for file in persistence.generations(state):
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+
+
+def _saved_at(state: Path) -> float:
+    return max((f.stat().st_mtime for f in persistence.generations(state) if f.is_file()), default=0.0)
 
 
 def _read(path: Path, old: Runtime) -> State:

@@ -18,7 +18,7 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 
-from pluto_edge._look import STYLE
+from pluto_edge._look import STREAM
 from pluto_edge.errors import ImageError, PlutoError
 from pluto_edge.observe.moment import BUCKET, Caption, Chart, Moment, Shown
 from pluto_edge.observe.server import Query, Refused, Reply
@@ -94,6 +94,7 @@ class StreamPage:
             "name": escape(self._stream.name),
             "save": "" if self._save_to else "hidden",
             "home": self._home,
+            "look": STREAM,
         }
         return html(self._template, self._csrf(), values)
 
@@ -137,7 +138,7 @@ def html(template: str, csrf: str, values: Mapping[str, str]) -> Reply:
     """A page of one file: `{{name}}` becomes its value, and nothing runs in it but its own script."""
     nonce = secrets.token_urlsafe(16)
     page = template
-    for key, value in {"look": STYLE, "nonce": nonce, "csrf": csrf, **values}.items():
+    for key, value in {"nonce": nonce, "csrf": csrf, **values}.items():
         page = page.replace("{{" + key + "}}", value)
     policy = POLICY.format(nonce=nonce)
     return Reply(page.encode(), "text/html; charset=utf-8", headers={"Content-Security-Policy": policy})

@@ -4,7 +4,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
 
-from pluto_edge._look import REPORT, STYLE
+from pluto_edge._look import REPORT
 from pluto_edge.observe import plot, summary
 from pluto_edge.observe.recording import Recording
 from pluto_edge.observe.words import explain
@@ -45,7 +45,7 @@ def html(recordings: Sequence[Recording], light: bytes, dark: bytes, small_light
     note = f"<p>The last {SHOWN} of {len(events):,}.</p>" if len(events) > SHOWN else ""
     return PAGE.format(
         title=escape(sources),
-        style=STYLE + REPORT,
+        style=REPORT,
         verdict=escape(summary.verdict(recordings)),
         **{name: b64encode(data).decode() for name, data in pictures.items()},
         conditions=_table(conditions.header, conditions.rows, conditions.right),

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 
 from pluto_edge._files import whole_folder
-from pluto_edge._look import STYLE
+from pluto_edge._look import STREAM
 from pluto_edge.errors import ConfigError
 from pluto_edge.manifest import BACKBONE_LN, MANIFEST, SEEN, Bundle
 
@@ -73,7 +73,7 @@ def make_site(
 
 def page(name: str, batch: int, rate: float) -> str:
     """The page's HTML. Its policy lets the browser talk to its own server only, and run nothing but its scripts."""
-    template = (HERE / "web.html").read_text("utf-8").replace("{{look}}", STYLE)
+    template = (HERE / "web.html").read_text("utf-8").replace("{{look}}", STREAM)
     style = re.search(r"<style>(.*?)</style>", template, re.S)
     assert style is not None
     own = b64encode(sha256(style[1].encode()).digest()).decode()

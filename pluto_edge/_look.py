@@ -1,10 +1,10 @@
-"""One look for all that people see: the page of a stream, the reports of replay and eval, and pictures.
+"""One look for all that people see: the pages of streams and cameras, the reports of replay and eval, and pictures.
 
-Colours are here and nowhere else. The page and the reports have them as variables of `STYLE`, in light and dark;
-pictures take them from `LIGHT` and `DARK`.
+Colours are here and nowhere else. Pages and reports have them as variables of their stylesheet, `REPORT`, `PAGE` or
+`STREAM`, in light and dark; pictures take them from `LIGHT` and `DARK`.
 """
 
-__all__ = ["DARK", "LIGHT", "REPORT", "SERIES", "STYLE", "Theme"]
+__all__ = ["DARK", "LIGHT", "PAGE", "REPORT", "SERIES", "STREAM", "Theme"]
 
 Theme = dict[str, str]
 
@@ -52,7 +52,8 @@ def _variables(theme: Theme) -> str:
     return "".join(f" --{name}: {colour};" for name, colour in theme.items())
 
 
-STYLE = f"""
+# what all of them have
+_STYLE = f"""
 :root {{ color-scheme: light dark;{_variables(LIGHT)} }}
 @media (prefers-color-scheme: dark) {{
   :root {{{_variables({n: c for n, c in DARK.items() if c != LIGHT[n]})} }}
@@ -76,8 +77,10 @@ h2 {{ font-size: 13px; font-weight: 600; color: var(--muted); }}
 }}
 """
 
-# what reports have and the page has not
-REPORT = """
+# what reports have and pages have not
+REPORT = (
+    _STYLE
+    + """
 body > h1 { margin-bottom: 16px; }
 .card { margin-top: 16px; }
 .card > h2 { font-size: 15px; color: var(--ink); margin-bottom: 8px; }
@@ -113,3 +116,126 @@ svg.phone { display: none; }
   dd { margin-bottom: 6px; }
 }
 """
+)
+
+# what pages that go on have, and reports have not
+PAGE = (
+    _STYLE
+    + """
+[hidden] { display: none !important; }
+header { display: flex; flex-wrap: wrap; align-items: center; gap: 10px 18px; margin-bottom: 16px; }
+#status { font-size: 14px; color: var(--muted); margin-right: auto; }
+button {
+  font: inherit; font-weight: 550; min-height: 44px; min-width: 88px; padding: 0 18px; cursor: pointer;
+  color: var(--ink); background: var(--card); border: 1px solid var(--line); border-radius: 10px;
+}
+button:hover { border-color: var(--muted); }
+:is(button, a, summary, .scroll):focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; }
+button:disabled { opacity: .5; cursor: default; }
+main { transition: opacity .3s; }
+main.gone { opacity: .45; }
+.none { color: var(--muted); font-size: 14px; }
+#toast {
+  position: fixed; left: 50%; bottom: 20px; transform: translateX(-50%); max-width: calc(100vw - 32px);
+  width: max-content; padding: 11px 18px; border-radius: 10px; background: var(--ink); color: var(--ground);
+  font-size: 14px; overflow-wrap: anywhere; opacity: 0; pointer-events: none; transition: opacity .2s;
+}
+#toast.on { opacity: 1; }
+#toast.bad { background: #b84a00; color: #fff; }
+.aside {
+  position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap;
+}
+@media (prefers-reduced-motion: reduce) { * { transition: none !important; } }
+"""
+)
+
+# what the page of a stream has, on a server and in the browser
+STREAM = (
+    PAGE
+    + """
+:root { --shadow: 0 1px 2px rgb(0 0 0 / .05), 0 4px 16px rgb(0 0 0 / .04); }
+@media (prefers-color-scheme: dark) { :root { --shadow: none; } }
+
+#status { display: flex; align-items: center; gap: 8px; }
+#status::before { content: ""; width: 9px; height: 9px; border-radius: 50%; background: var(--others); }
+#status[data-is="live"]::before { background: var(--good); }
+#status[data-is="gone"] { color: var(--bad); }
+#status[data-is="gone"]::before { background: var(--bad); }
+.buttons { display: flex; gap: 8px; }
+button.danger { color: var(--bad); }
+
+main { display: grid; gap: 16px; grid-template-columns: minmax(0, 1fr); }
+.card { box-shadow: var(--shadow); }
+.card > h2 { margin-bottom: 10px; }
+.column { display: grid; gap: 16px; align-content: start; grid-template-columns: minmax(0, 1fr); }
+
+.see { padding: 0; overflow: hidden; }
+.camera {
+  position: relative; aspect-ratio: 1; background: #0b0c0d; display: grid; place-items: center; overflow: hidden;
+}
+.camera p { color: #b9bcc0; font-size: 14px; padding: 16px; text-align: center; }
+.said { padding: 16px; min-width: 0; }
+#label {
+  font-size: clamp(28px, 9vw, 44px); font-weight: 680; line-height: 1.1; letter-spacing: -.02em;
+  overflow-wrap: anywhere;
+}
+#confidence { color: var(--muted); margin-top: 4px; }
+.meter { height: 6px; border-radius: 3px; background: var(--track); overflow: hidden; margin-top: 10px; }
+.meter i {
+  display: block; height: 100%; width: 0; background: var(--accent); border-radius: 3px; transition: width .2s;
+}
+
+.bars { list-style: none; padding: 0; display: grid; gap: 10px; }
+.bars li { display: grid; grid-template-columns: minmax(0, 1fr) auto; gap: 3px 10px; font-size: 14px; }
+.bars .name { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.bars .value { color: var(--muted); }
+.bars .meter { grid-column: 1 / -1; margin: 0; height: 8px; border-radius: 4px; }
+.bars .meter i { border-radius: 4px; opacity: .86; }
+
+.metrics { display: grid; gap: 14px 12px; }
+.metrics dt { font-size: 13px; color: var(--muted); white-space: nowrap; }
+.metrics dd { font-size: 21px; font-weight: 600; letter-spacing: -.01em; white-space: nowrap; }
+.metrics dd small { font-size: 13px; font-weight: 400; color: var(--muted); letter-spacing: 0; }
+.metrics dd + dd {
+  font-size: 12px; font-weight: 400; color: var(--muted); letter-spacing: 0; white-space: normal;
+}
+
+.key {
+  display: flex; flex-wrap: wrap; gap: 2px 16px; margin: 0 0 8px; padding: 0; list-style: none;
+  font-size: 12px; color: var(--muted);
+}
+.key li { display: flex; align-items: center; gap: 6px; }
+.key i { width: 12px; height: 12px; border-radius: 3px; flex: none; }
+
+.scroll { max-height: 252px; overflow-y: auto; overscroll-behavior: contain; border-radius: 6px; }
+#events { list-style: none; padding: 0; font-size: 14px; }
+#events li {
+  display: grid; gap: 0 12px; align-items: baseline; padding: 7px 2px; border-top: 1px solid var(--line);
+}
+#events li:first-child { border-top: 0; }
+#events b { font-weight: 600; }
+#events .why { color: var(--muted); overflow-wrap: anywhere; }
+#events .when { color: var(--muted); font-size: 13px; white-space: nowrap; }
+
+dialog {
+  margin: auto; border: 1px solid var(--line); border-radius: 16px; padding: 22px;
+  max-width: min(400px, calc(100vw - 32px)); background: var(--card); color: var(--ink);
+}
+dialog::backdrop { background: rgb(0 0 0 / .4); }
+dialog h2 { font-size: 17px; color: var(--ink); margin-bottom: 6px; }
+dialog p { color: var(--muted); margin-bottom: 18px; }
+dialog .buttons { justify-content: flex-end; }
+dialog .danger { background: #b84a00; border-color: #b84a00; color: #fff; }
+
+@media (max-width: 559px) {
+  header .buttons { width: 100%; }
+  header .buttons button { flex: 1; min-width: 0; }
+}
+@media (min-width: 560px) { .column:first-child { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
+@media (min-width: 900px) {
+  main { grid-template-columns: 312px minmax(0, 1fr); }
+  .column:first-child { grid-template-columns: minmax(0, 1fr); }
+  body { padding-top: 24px; }
+}
+"""
+)

@@ -23,6 +23,7 @@ from pluto_edge.repository.layout import (
 )
 
 try:
+    from tuf.api.metadata import TargetFile
     from tuf.ngclient import Updater
 except ImportError as cause:
     raise MissingExtraError("tuf", "fleet") from cause
@@ -55,24 +56,14 @@ class Session:
     def find(self, target: str) -> Found | None:
         """Where a target's bytes are; None where it is not published."""
         info = self._updater.get_targetinfo(target)
-        if info is None:
-            return None
-        if list(info.hashes) != ["sha256"]:
-            raise RepositoryError(f"{target}: want its sha256, got {', '.join(info.hashes) or 'no hash'}")
-        try:
-            entry = FileEntry(info.hashes["sha256"], info.length)
-            check_blob(entry, target)
-        except ConfigError as cause:
-            raise RepositoryError(str(cause)) from cause
-        (path,) = info.get_prefixed_paths()
-        return Found(entry, f"{TARGETS}/{path}")
+        return None if info is None else _found(info)
 
     def describe(self, cls: type[T], target: str) -> T | None:
         """A target that is a description of this kind; None where it is not published."""
         info = self._updater.get_targetinfo(target)
-        found = self.find(target)
-        if info is None or found is None:
+        if info is None:
             return None
+        found = _found(info)
         if found.entry.size > MAX_DESCRIPTION:
             raise RepositoryError(f"{target}: {found.entry.size:,} bytes; want {MAX_DESCRIPTION:,} at most")
         data = self._fetcher.download_bytes(f"{self._url}/{found.path}", found.entry.size)
@@ -106,3 +97,15 @@ class Session:
             why = f": {revoked.reason}" if revoked.reason else ""
             raise RevokedError(f"{what}: was revoked{why}; take another version")
         raise RepositoryError(f"{what}: is not published in {self._url}; is it spelled right?")
+
+
+def _found(info: TargetFile) -> Found:
+    if list(info.hashes) != ["sha256"]:
+        raise RepositoryError(f"{info.path}: want its sha256, got {', '.join(info.hashes) or 'no hash'}")
+    try:
+        entry = FileEntry(info.hashes["sha256"], info.length)
+        check_blob(entry, info.path)
+    except ConfigError as cause:
+        raise RepositoryError(str(cause)) from cause
+    (path,) = info.get_prefixed_paths()
+    return Found(entry, f"{TARGETS}/{path}")

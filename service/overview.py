@@ -7,6 +7,7 @@ from importlib.resources import files
 from time import monotonic
 from typing import Any
 
+from pluto_edge._look import PAGE
 from pluto_edge.observe.page import acted, html
 from pluto_edge.observe.server import Query, Reply
 from pluto_edge.service.camera import Camera
@@ -40,7 +41,7 @@ class Overview:
         return {"/reload": lambda: acted(self._reload)}
 
     def _page(self, query: Query) -> Reply:
-        return html(self._template, self._csrf(), {"server": self._id})
+        return html(self._template, self._csrf(), {"server": self._id, "look": PAGE})
 
     def _cameras(self, query: Query) -> Reply:
         """All cameras, without the pictures that the page has already (`have=NAME:NUMBER,…`)."""

@@ -22,6 +22,7 @@ __all__ = ["BundleTrial", "Rollouts"]
 
 LEDGER = "bundles.json"
 TURN = 0.2  # seconds after which a thread that waits looks whether it is still wanted
+PATIENCE = 10.0  # seconds that the prediction under way may take when a trial is to end
 
 log = logging.getLogger("pluto_edge.service")
 
@@ -58,11 +59,21 @@ class BundleTrial:
         with suppress(queue.Full):
             self._frames.put_nowait(image)
 
+    @property
+    def alive(self) -> bool:
+        """Whether its thread is there."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
-        """End it without a verdict, unless there is one; the new bundle is closed when this returns."""
+        """End it without a verdict, unless there is one; the new bundle is closed when this returns.
+
+        One that hangs in a prediction is left to its thread, and counts as a trial that never ended.
+        """
         self.stopped.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.join(PATIENCE)
+        if self.alive:
+            self.rollout.leave()
+            log.warning("the trial of bundle %s hangs in a prediction; going on without it", self.bundle[:12])
 
     def _run(self) -> None:
         while not self.stopped.is_set():
@@ -76,7 +87,7 @@ class BundleTrial:
                 return
             self.frames += 1
         self.rollout.close()
-        log.info("the trial of bundle %s was put off", self.bundle[:12])
+        log.info("the trial of bundle %s has ended without a verdict", self.bundle[:12])
 
 
 class Rollouts:
@@ -91,6 +102,7 @@ class Rollouts:
     def __init__(self, lock: threading.Lock, take: Callable[[Runtime], None], takeovers: Counter[str]) -> None:
         self.trial: BundleTrial | None = None
         self.said = ""  # why the last bundle that was tried was not taken
+        self._hanging: list[BundleTrial] = []  # that were ended, and have a prediction under way
         self._lock = lock
         self._take = take
         self._takeovers = takeovers
@@ -118,6 +130,10 @@ class Rollouts:
         """Put a bundle on trial beside the one that runs; refuses what does not open, or was refused before."""
         if self.trial is not None and self.trial.bundle == digest:
             return
+        if any(trial.alive and trial.bundle == digest for trial in self._hanging):
+            raise ConfigError(
+                f"{folder}: its last trial hangs in a prediction; restart the service to try it again"
+            )
         self.put_off()
         rollout = Rollout.open(
             old, folder, self.ledger, Bounds(frames=config.trial), lambda path: bundles.open_runtime(config, path)
@@ -141,6 +157,7 @@ class Rollouts:
         self.trial = None
         if trial is not None:
             trial.stop()
+            self._hanging = [one for one in (*self._hanging, trial) if one.alive]
 
     def _settle(self, trial: BundleTrial) -> None:
         """There is a verdict, which the ledger has already; called in the trial's thread."""

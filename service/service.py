@@ -12,6 +12,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
@@ -31,6 +32,7 @@ from pluto_edge.service.source import open_camera
 __all__ = ["OpenCamera", "Service"]
 
 PATIENCE = 2.0  # seconds that the end waits for somebody who waits for the network
+TURN = 0.2  # seconds after which a reload that waits for the network looks whether the service is ending
 FIXED = ("state", "page", "token", "metrics", "otlp")  # keys that a reload cannot change
 OpenCamera = Callable[[CameraConfig, tuple[str, ...]], Iterator[Frame]]
 Predicted = Callable[[str, float], None]
@@ -172,8 +174,24 @@ class Service:
         engine = (config.providers, config.threads) != (self.config.providers, self.config.threads)
         if config.modules != self.config.modules:
             self.finder = finding.open_finder(config, self.runtime)
-        done = self._renew(config, bundles.find(config), engine)
+        done = self._renew(config, self._fetch(config), engine)
         return self._apply(config) + done
+
+    def _fetch(self, config: ServiceConfig) -> Path:
+        """The bundle's folder, found in a thread that may wait for the network: the end does not wait for it."""
+        found: Future[Path] = Future()
+
+        def look() -> None:
+            try:
+                found.set_result(bundles.find(config))
+            except BaseException as error:
+                found.set_exception(error)
+
+        threading.Thread(target=look, name="pluto-fetch", daemon=True).start()
+        while not wait([found], TURN).done:
+            if self._stopping.is_set():
+                raise ConfigError("the service is ending")
+        return found.result()
 
     def update(self) -> None:
         """Look for a new release of the bundle; what goes wrong is logged, and everything stays as it was."""

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from attacks import ATTACKS, guided, harness
+from attacks import ATTACKS, CATALOGUE, guided, harness
 from attacks.__main__ import main
 from attacks.harness import Escape, Parser, Task
 from attacks.mutate import mutate_bytes, mutate_file, mutate_json, to_safetensors
@@ -16,18 +16,6 @@ from attacks.tally import Found, Tally
 from pluto_edge.errors import BundleError, StoreError
 from pluto_edge.repository.client import Client
 
-CATALOGUE = (  # of The Update Framework
-    "arbitrary_installation",
-    "endless_data",
-    "fast_forward",
-    "freeze",
-    "key_compromise",
-    "mirror",
-    "mix_and_match",
-    "rollback",
-    "slow_retrieval",
-    "wrong_blobs",
-)
 DOSES = {"bundles": 10, "callbacks": 6, "threads": 2, **dict.fromkeys(CATALOGUE, 6)}
 PARSERS = ("manifests", "modules", "recordings", "states", "stores")
 

@@ -135,6 +135,27 @@ def test_a_trial_that_is_put_off_does_not_count(old: Runtime, make_other: Make, 
         rollout.close()
 
 
+def test_a_trial_that_is_left_counts_and_says_no_more(old: Runtime, make_other: Make, ledger: Ledger) -> None:
+    new, better = make_other(), make_other("better")
+    left = []
+    for _ in range(MAX_STARTS):
+        left.append(Rollout.open(old, new, ledger, FEW))
+        left[-1].leave()
+    with pytest.raises(ConfigError, match=f"begun {MAX_STARTS} times and never ended"):
+        Rollout.open(old, new, ledger, FEW)
+    rollout = Rollout.open(old, better, ledger, FEW)
+    before = ledger.path.read_bytes()
+    play(left[0])  # it comes back, with a verdict
+    assert left[0].verdict is not None and left[0].new is not None
+    left[0].new.close()
+    for one in left[1:]:
+        one.close()
+    assert ledger.path.read_bytes() == before
+    play(rollout)
+    assert Ledger(ledger.path).standing(BUNDLE) == better.resolve()
+    rollout.close()
+
+
 def test_the_ledger_survives_whatever_happens(tmp_path: Path) -> None:
     file = tmp_path / "ledger.json"
 

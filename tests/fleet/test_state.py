@@ -1,5 +1,6 @@
 """What was learned goes along as far as bundles are the same, and is never used where they are not."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from pluto_edge import Runtime
 from pluto_edge.errors import BundleError
-from pluto_edge.fleet.state import aside, carry, same_backbone
+from pluto_edge.fleet.state import MAX_ASIDE, aside, carry, same_backbone
 from pluto_edge.runtime import persistence
 from tests.digits import device, draw
 
@@ -82,3 +83,27 @@ def test_what_nobody_knows_is_set_aside(make_other: Make, tmp_path: Path) -> Non
         path.write_bytes(b"damaged")
         assert "no generation of it is whole" in carry(path, old, new).reason
         assert (tmp_path / "state.safetensors.damaged").read_bytes() == b"damaged"
+
+
+def test_the_newest_that_were_set_aside_are_kept(make_other: Make, tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    neighbours = [tmp_path / name for name in ("state.safetensors.mine", f"other.safetensors.{'0' * 12}")]
+    for neighbour in neighbours:
+        neighbour.write_bytes(b"of somebody else")
+    with learned(path) as old, Runtime(make_other(), threads=1) as new:
+        kept = []
+        for day in range(MAX_ASIDE + 2):
+            for _ in range(2):  # two generations
+                persistence.save(path, old.learner.state, f"{day:064x}"[::-1])
+            for file in persistence.generations(path):
+                os.utime(file, (day, day))
+            done = carry(path, old, new)
+            assert done.kept is not None and done.kept.is_file()
+            kept.append(done.kept)
+        newest = {file for state in kept[-MAX_ASIDE:] for file in persistence.generations(state)}
+        assert set(tmp_path.glob("state.safetensors*")) == newest | {neighbours[0]}
+        assert all(neighbour.is_file() for neighbour in neighbours)
+        persistence.save(path, old.learner.state, "f" * 64)
+        os.utime(path, (0, 0))  # the clock was wrong
+        done = carry(path, old, new)
+        assert done.kept is not None and done.kept.is_file(), "the one that was just set aside stays"

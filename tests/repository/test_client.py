@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attacks.hostile_repository import URL, Simulator
+from attacks.catalogue.hostile_repository import URL, Simulator
 from pluto_edge import Runtime
 from pluto_edge.errors import ConfigError, MissingExtraError, RepositoryError
 from pluto_edge.manifest import MANIFEST, Bundle

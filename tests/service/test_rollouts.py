@@ -1,6 +1,7 @@
 """A bundle that takes over has been on trial; what cameras find is tried, too. On the meter digits."""
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import cycle
@@ -19,7 +20,7 @@ from pluto_edge.service.service import Service
 from tests.cli.test_found import without
 from tests.digits import BUNDLE, MODULES, draw
 from tests.fleet.conftest import make_other  # noqa: F401
-from tests.service.conftest import Scripted, Serve, Write, camera, frames, wait_for
+from tests.service.conftest import PATIENCE, Scripted, Serve, Write, camera, frames, wait_for
 
 Make = Callable[..., Path]
 NEVER = 1_000_000  # frames
@@ -138,6 +139,42 @@ def test_a_trial_that_hangs_holds_up_no_camera(
     before = frames(service, "gate")
     wait_for(lambda: frames(service, "gate") > before + 20)
     script.end.set()
+
+
+def test_a_trial_that_hangs_is_left_and_not_begun_again_beside_itself(
+    serve: Serve,
+    write: Write,
+    make_other: Make,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rollouts, "PATIENCE", 0.1)
+    service = serve(write(camera("gate"), bundle=str(BUNDLE), trial=NEVER))
+    new = make_other()
+    write(camera("gate"), bundle=str(new), trial=NEVER)
+    service.reload()
+    first = service.rollouts.trial
+    assert first is not None and first.rollout.new is not None
+    hangs, lets_go = threading.Event(), threading.Event()
+
+    def hang(frame: object) -> None:
+        hangs.set()
+        lets_go.wait(PATIENCE * 2)
+        raise ValueError("it comes back")
+
+    monkeypatch.setattr(first.rollout.new, "predict", hang)
+    assert hangs.wait(PATIENCE)
+    write(camera("gate"), bundle=str(BUNDLE), trial=NEVER)
+    service.reload()
+    assert service.rollouts.trial is None and first.alive
+    write(camera("gate"), bundle=str(new), trial=NEVER)
+    with pytest.raises(ConfigError, match="its last trial hangs in a prediction; restart the service"):
+        service.reload()
+    lets_go.set()
+    wait_for(lambda: not first.alive)
+    assert service.rollouts.ledger.verdicts == (), "nobody waited for it"
+    service.reload()
+    second = service.rollouts.trial
+    assert second is not None and second is not first and second.bundle == first.bundle
 
 
 def test_a_new_release_is_found_by_itself(serve: Serve, write: Write, make_other: Make, tmp_path: Path) -> None:  # noqa: F811

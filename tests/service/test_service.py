@@ -1,6 +1,7 @@
 """Cameras over one runtime: what goes on when one of them breaks, and what a reload changes."""
 
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from pluto_edge.errors import BundleError, ConfigError
 from pluto_edge.observe.sources import Frame
 from pluto_edge.runtime.persistence import saved
+from pluto_edge.service import bundles
 from pluto_edge.service import health as health_module
 from pluto_edge.service import service as service_module
 from pluto_edge.service.config import CameraConfig
@@ -16,7 +18,7 @@ from pluto_edge.service.health import Health, dead, health, order, unready
 from pluto_edge.service.service import Service
 from pluto_edge.service.source import open_camera
 from pluto_edge.service.states import running, state_file
-from tests.service.conftest import Scripted, Serve, Write, camera, frames, wait_for
+from tests.service.conftest import PATIENCE, Scripted, Serve, Write, camera, frames, wait_for
 
 
 def learned(service: Service, name: str) -> int:
@@ -277,6 +279,33 @@ def test_a_bundle_that_fails_on_what_cameras_see(
     with pytest.raises(BundleError, match="fails on what the cameras see"):
         service.reload()
     assert service.runtime is before and service.takeovers == {"refused": 1}
+
+
+def test_the_end_does_not_wait_for_a_download(
+    serve: Serve, write: Write, monkeypatch: pytest.MonkeyPatch, script: Scripted
+) -> None:
+    service = serve(write(camera("gate")))
+    asked, said = threading.Event(), []
+
+    def slow(config: object) -> None:
+        asked.set()
+        script.end.wait(PATIENCE * 2)
+        raise BundleError("it never came")
+
+    def reload() -> None:
+        with pytest.raises(ConfigError) as error:
+            service.reload()
+        said.append(str(error.value))
+
+    monkeypatch.setattr(bundles, "find", slow)
+    threads = [threading.Thread(target=act, daemon=True) for act in (reload, service.close)]
+    threads[0].start()
+    asked.wait(PATIENCE)
+    threads[1].start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads) and not script.end.is_set()
+    assert said == ["the service is ending"] and not service.open
 
 
 def test_what_cannot_start_leaves_nothing(write: Write, script: Scripted, tmp_path: Path) -> None:

@@ -1,33 +1,21 @@
 """Streams: the same learning as in batches, predictions that never wait for it, and a clean end."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pluto_edge import AdaptConfig, Runtime, Stream
+from pluto_edge import Runtime, Stream
 from pluto_edge.errors import ConfigError, ImageError, StreamError
 from pluto_edge.runtime.algorithm import selector, sharpness
 from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.learner import Learner
 from pluto_edge.runtime.stream import stream, timeline
 from pluto_edge.tolerances import STREAM_STATE
-
-CONFIG = AdaptConfig(selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95, guard=False)
-BATCH = 16
-
-
-def frames(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (count, 50, 44, 3), dtype=np.uint8)
-
-
-@pytest.fixture
-def runtime(make_bundle: Callable[..., Path]) -> Iterator[Runtime]:
-    with Runtime(make_bundle(), config=CONFIG) as opened:
-        yield opened
+from tests.runtime.stream.conftest import BATCH, CONFIG, frames
 
 
 def close(a: State, b: State) -> None:

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from attacks.device import Device, Variant, cases
+from attacks.catalogue.device import Device, Tries
+from attacks.catalogue.hostile_repository import TIMESTAMP
 from attacks.harness import Case
-from attacks.hostile_repository import TIMESTAMP
 from attacks.story import Story
 
 
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
     """Cases in which the repository goes back."""
-    yield cases(place, VARIANTS)
+    yield TRIES.cases(place)
 
 
 def _timestamp(device: Device, rng: Random) -> Story:
@@ -87,11 +87,13 @@ def _role(device: Device, rng: Random) -> Story:
     return device.refuses("missing info for 'site-lab.json'")
 
 
-VARIANTS: dict[str, Variant] = {
-    "an older timestamp, by a mirror": _timestamp,
-    "an older snapshot, with the timestamp's key": _snapshot,
-    "older targets, with both online keys": _targets,
-    "all as it was before, to the next process": _next_process,
-    "all as it was before, after a publication that was withheld": _withheld,
-    "a site that vanishes from the snapshot, with both online keys": _role,
-}
+TRIES = Tries(
+    {
+        "an older timestamp, by a mirror": _timestamp,
+        "an older snapshot, with the timestamp's key": _snapshot,
+        "older targets, with both online keys": _targets,
+        "all as it was before, to the next process": _next_process,
+        "all as it was before, after a publication that was withheld": _withheld,
+        "a site that vanishes from the snapshot, with both online keys": _role,
+    }
+)

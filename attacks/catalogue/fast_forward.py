@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from attacks.device import ADDRESS, Device, Variant, cases
+from attacks.catalogue.device import ADDRESS, Device, Tries
 from attacks.harness import Case
 from attacks.story import Story
 
@@ -18,7 +18,7 @@ from attacks.story import Story
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
     """Cases with versions from the future."""
-    yield cases(place, VARIANTS)
+    yield TRIES.cases(place)
 
 
 def _jump(device: Device, rng: Random) -> Story:
@@ -41,4 +41,4 @@ def _jump(device: Device, rng: Random) -> Story:
     return replace(story, said=f"{story.said}; takes 1.1 once the root has given both roles new keys")
 
 
-VARIANTS: dict[str, Variant] = {"versions that jump, with both online keys": _jump}
+TRIES = Tries({"versions that jump, with both online keys": _jump})

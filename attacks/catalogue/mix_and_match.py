@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from attacks.device import ADDRESS, Device, Variant, cases
+from attacks.catalogue.device import ADDRESS, Device, Tries
 from attacks.harness import Case
 from attacks.story import Story
 from pluto_edge.repository.layout import release_target, target_bytes
@@ -17,7 +17,7 @@ from pluto_edge.repository.layout import release_target, target_bytes
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
     """Cases with true files in wrong places."""
-    yield cases(place, VARIANTS)
+    yield TRIES.cases(place)
 
 
 def _metadata(device: Device, role: str) -> Story:
@@ -63,9 +63,11 @@ def _path(device: Device, version: str) -> str:
     return f"targets/{info.get_prefixed_paths()[0]}"
 
 
-VARIANTS: dict[str, Variant] = {
-    "targets of another moment": _targets,
-    "a snapshot of another moment": _snapshot,
-    "the description of the release before": _descriptions,
-    "another bundle's description, with the targets' keys": _another_name,
-}
+TRIES = Tries(
+    {
+        "targets of another moment": _targets,
+        "a snapshot of another moment": _snapshot,
+        "the description of the release before": _descriptions,
+        "another bundle's description, with the targets' keys": _another_name,
+    }
+)

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from attacks.device import ADDRESS, Device, Variant, cases, digits
+from attacks.catalogue.device import ADDRESS, Device, Tries, digits
+from attacks.catalogue.hostile_repository import TIMESTAMP, URL, Simulator
 from attacks.harness import Case, Escape
-from attacks.hostile_repository import TIMESTAMP, URL, Simulator
 from attacks.story import Story
 from pluto_edge.errors import RepositoryError
 from pluto_edge.repository.client import Client
@@ -23,7 +23,7 @@ ROLES = ("targets", "snapshot")
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
     """Cases with a repository that is not the device's."""
-    yield cases(place, VARIANTS)
+    yield TRIES.cases(place)
 
 
 def _other() -> Simulator:
@@ -94,12 +94,14 @@ def _nothing(device: Device, rng: Random) -> Story:
     return device.refuses_until_honest("404", honest)
 
 
-VARIANTS: dict[str, Variant] = {
-    "another repository, all of it": _all,
-    "another repository, to a new device": _new_device,
-    "another repository's root as the next one": _root,
-    "a root that goes back": _old_root,
-    **{f"another repository's {role}": partial(_one_role, role) for role in ROLES},
-    "any repository, to a device without a root of trust": _first_use,
-    "nothing": _nothing,
-}
+TRIES = Tries(
+    {
+        "another repository, all of it": _all,
+        "another repository, to a new device": _new_device,
+        "another repository's root as the next one": _root,
+        "a root that goes back": _old_root,
+        **{f"another repository's {role}": partial(_one_role, role) for role in ROLES},
+        "any repository, to a device without a root of trust": _first_use,
+        "nothing": _nothing,
+    }
+)

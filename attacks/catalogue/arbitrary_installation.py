@@ -12,9 +12,9 @@ from random import Random
 
 from securesystemslib.signer import CryptoSigner
 
-from attacks.device import ADDRESS, Device, Variant, cases
+from attacks.catalogue.device import ADDRESS, Device, Tries
+from attacks.catalogue.hostile_repository import TIMESTAMP
 from attacks.harness import Case
-from attacks.hostile_repository import TIMESTAMP
 from attacks.mutate import mutate_bytes
 from attacks.story import Story
 from pluto_edge._schema import to_text
@@ -28,7 +28,7 @@ HASHES = ("../" * 21 + "x", "A" * 64, "0" * 63, "")
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
     """Cases that would have a device run something else."""
-    yield cases(place, VARIANTS)
+    yield TRIES.cases(place)
 
 
 def _stranger(role: str, device: Device, rng: Random) -> Story:
@@ -66,31 +66,41 @@ def _no_bundle(device: Device, rng: Random) -> Story:
     return device.refuses("was published and is not usable")
 
 
-def _path(device: Device, rng: Random) -> Story:
-    """A file of the release has a name that leads out of the folder."""
+def misnamed(device: Device, name: str) -> Story:
+    """A file of the release has this name, which leads out of the folder."""
     release = device.repository.add_files({"manifest.json": b"{}"}, "1.1")
-    more = f"{to_text(rng.choice(PATHS)).strip()}: {to_text(release.files['manifest.json']).strip()}, "
+    more = f"{to_text(name).strip()}: {to_text(release.files['manifest.json']).strip()}, "
     text = target_bytes(release).replace(b'"manifest.json"', more.encode() + b'"manifest.json"')
     device.repository.put(release_target(ADDRESS.bundle, "1.1"), text)
     device.repository.publish()
     return device.refuses("not a path inside of a folder|not a safe name")
 
 
-def _hash(device: Device, rng: Random) -> Story:
-    """A file of the release has a path for a hash, from which its place on the disk is made."""
+def mishashed(device: Device, digest: str) -> Story:
+    """A file of the release has this for a hash, from which its place on the disk is made."""
     release = device.repository.add_files({"manifest.json": b"{}"}, "1.1")
-    text = target_bytes(release).replace(release.content.encode(), rng.choice(HASHES).encode())
+    text = target_bytes(release).replace(release.content.encode(), digest.encode())
     device.repository.put(release_target(ADDRESS.bundle, "1.1"), text)
     device.repository.publish()
     return device.refuses("not a sha256 and a size")
 
 
-VARIANTS: dict[str, Variant] = {
-    **{f"{role} signed by a stranger": partial(_stranger, role) for role in ROLES},
-    "a timestamp without a signature": _unsigned,
-    "a timestamp that is none": _metadata,
-    "a description with other bytes": _description,
-    "no bundle, with the targets' keys": _no_bundle,
-    "a file's name that leads elsewhere, with the targets' keys": _path,
-    "a path for a hash, with the targets' keys": _hash,
-}
+def _path(device: Device, rng: Random) -> Story:
+    return misnamed(device, rng.choice(PATHS))
+
+
+def _hash(device: Device, rng: Random) -> Story:
+    return mishashed(device, rng.choice(HASHES))
+
+
+TRIES = Tries(
+    {
+        **{f"{role} signed by a stranger": partial(_stranger, role) for role in ROLES},
+        "a timestamp without a signature": _unsigned,
+        "a timestamp that is none": _metadata,
+        "a description with other bytes": _description,
+        "no bundle, with the targets' keys": _no_bundle,
+        "a file's name that leads elsewhere, with the targets' keys": _path,
+        "a path for a hash, with the targets' keys": _hash,
+    }
+)

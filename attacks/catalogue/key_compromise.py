@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from attacks.device import Device, Variant, cases
+from attacks.catalogue.device import Device, Tries
 from attacks.harness import Case
 from attacks.story import Story
 
@@ -21,7 +21,7 @@ ROLES = ("timestamp", "snapshot", "targets")
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
     """Cases with one key of two."""
-    yield cases(place, VARIANTS, threshold=2)
+    yield TRIES.cases(place)
 
 
 def _one_key(role: str, device: Device, rng: Random) -> Story:
@@ -70,10 +70,13 @@ def _retired(device: Device, rng: Random) -> Story:
     return device.refuses("root was signed by 0/2 keys")
 
 
-VARIANTS: dict[str, Variant] = {
-    **{f"one of two keys of the {role}": partial(_one_key, role) for role in ROLES},
-    **{f"one key of the {role} that signs twice": partial(_twice, role) for role in ROLES},
-    "one of two keys of the root": _root,
-    "a root that only its own new keys have signed": _own_root,
-    "keys of a root that was replaced": _retired,
-}
+TRIES = Tries(
+    {
+        **{f"one of two keys of the {role}": partial(_one_key, role) for role in ROLES},
+        **{f"one key of the {role} that signs twice": partial(_twice, role) for role in ROLES},
+        "one of two keys of the root": _root,
+        "a root that only its own new keys have signed": _own_root,
+        "keys of a root that was replaced": _retired,
+    },
+    threshold=2,
+)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from attacks.device import Device, cases
+from attacks.catalogue.device import Device, Tries
 from attacks.harness import Case
 from attacks.story import Story
 
@@ -21,7 +21,7 @@ ROLES = ("root", "timestamp", "snapshot", "targets")
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
     """Cases in which time stands still."""
-    yield cases(place, {f"{role}, expired": partial(_expired, role) for role in ROLES})
+    yield TRIES.cases(place)
 
 
 def _expired(role: str, device: Device, rng: Random) -> Story:
@@ -34,3 +34,6 @@ def _expired(role: str, device: Device, rng: Random) -> Story:
         repository.serve_root()
     repository.publish()
     return device.refuses(f"{role}.*expired")
+
+
+TRIES = Tries({f"{role}, expired": partial(_expired, role) for role in ROLES})

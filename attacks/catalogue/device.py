@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+from attacks.catalogue.hostile_repository import QUICK, Simulator
 from attacks.harness import Case, Escape
-from attacks.hostile_repository import QUICK, Simulator
 from attacks.story import Story
 from attacks.world import BUNDLE
 from pluto_edge.errors import RepositoryError
@@ -97,17 +97,28 @@ class Device:
 Variant = Callable[[Device, Random], Story]
 
 
-def cases(place: Path, variants: Mapping[str, Variant], *, threshold: int = 1, limits: Limits = QUICK) -> Case:
-    """Cases that try one of these on a device of its own."""
-    names = list(variants)
+@dataclass(frozen=True)
+class Tries:
+    """What an attack tries, by what it is called, and the device that it tries it on."""
 
-    def case(rng: Random) -> Story:
-        tried = rng.choice(names)
-        with TemporaryDirectory(dir=place) as folder:
-            device = Device(Path(folder), threshold=threshold, limits=limits)
-            return replace(variants[tried](device, rng), tried=tried)
+    variants: Mapping[str, Variant]
+    threshold: int = 1
+    limits: Limits = QUICK
 
-    return case
+    def play(self, tried: str, place: Path, rng: Random) -> Story:
+        """One of them, on a device of its own in an empty folder."""
+        device = Device(place, threshold=self.threshold, limits=self.limits)
+        return replace(self.variants[tried](device, rng), tried=tried)
+
+    def cases(self, place: Path) -> Case:
+        """Cases that try any of them."""
+
+        def case(rng: Random) -> Story:
+            tried = rng.choice(list(self.variants))
+            with TemporaryDirectory(dir=place) as folder:
+                return self.play(tried, Path(folder), rng)
+
+        return case
 
 
 @lru_cache(maxsize=1)

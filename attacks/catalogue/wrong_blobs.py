@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from attacks.device import ADDRESS, Device, Variant, cases
+from attacks.catalogue.device import ADDRESS, Device, Tries
 from attacks.harness import Case, Escape
 from attacks.mutate import mutate_bytes
 from attacks.story import Story
@@ -22,7 +22,7 @@ Change = Callable[[Random, bytes], bytes]
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
     """Cases with other bytes in the place of a bundle's files."""
-    yield cases(place, VARIANTS)
+    yield TRIES.cases(place)
 
 
 def _changed(change: Change, reason: str, device: Device, rng: Random) -> Story:
@@ -71,11 +71,13 @@ def _extraneous(device: Device, rng: Random) -> Story:
     return Story(False, "never asked for; takes 1.0")
 
 
-VARIANTS: dict[str, Variant] = {
-    "one bit of a blob": partial(_changed, _flipped, "is not what was signed; it is thrown away"),
-    "some bytes of a blob": partial(_changed, mutate_bytes, "not what was signed|more than|ended after"),
-    "a blob that ends early": partial(_changed, _shorter, "ended after|not what was signed"),
-    "a blob with more behind it": partial(_changed, _longer, "more than the .* bytes that it may have"),
-    "two blobs in each other's place": _swapped,
-    "files that nobody has signed": _extraneous,
-}
+TRIES = Tries(
+    {
+        "one bit of a blob": partial(_changed, _flipped, "is not what was signed; it is thrown away"),
+        "some bytes of a blob": partial(_changed, mutate_bytes, "not what was signed|more than|ended after"),
+        "a blob that ends early": partial(_changed, _shorter, "ended after|not what was signed"),
+        "a blob with more behind it": partial(_changed, _longer, "more than the .* bytes that it may have"),
+        "two blobs in each other's place": _swapped,
+        "files that nobody has signed": _extraneous,
+    }
+)

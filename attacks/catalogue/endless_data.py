@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from attacks.device import ADDRESS, Device, Variant, cases
+from attacks.catalogue.device import ADDRESS, Device, Tries
+from attacks.catalogue.hostile_repository import TIMESTAMP
 from attacks.harness import Case, Escape
-from attacks.hostile_repository import TIMESTAMP
 from attacks.story import Story
 from pluto_edge.repository.layout import release_target, target_bytes
 
@@ -21,7 +21,7 @@ from pluto_edge.repository.layout import release_target, target_bytes
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
     """Cases that send more than was asked for."""
-    yield cases(place, VARIANTS)
+    yield TRIES.cases(place)
 
 
 def _endless(start: int) -> Iterator[bytes]:
@@ -73,10 +73,15 @@ def _large_description(device: Device, rng: Random) -> Story:
     return device.refuses("want 1,048,576 at most")
 
 
-VARIANTS: dict[str, Variant] = {
-    **{f"{role} without an end": partial(_metadata, role) for role in ("root", "timestamp", "snapshot", "targets")},
-    "a description without an end": _description,
-    "a blob without an end": _blob,
-    "a release beyond what is allowed, with the targets' keys": _large_release,
-    "a description beyond all bounds, with the targets' keys": _large_description,
-}
+TRIES = Tries(
+    {
+        **{
+            f"{role} without an end": partial(_metadata, role)
+            for role in ("root", "timestamp", "snapshot", "targets")
+        },
+        "a description without an end": _description,
+        "a blob without an end": _blob,
+        "a release beyond what is allowed, with the targets' keys": _large_release,
+        "a description beyond all bounds, with the targets' keys": _large_description,
+    }
+)

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from attacks.device import Device, cases
+from attacks.catalogue.device import Device, Tries
+from attacks.catalogue.hostile_repository import TIMESTAMP
 from attacks.harness import Case, Escape
-from attacks.hostile_repository import TIMESTAMP
 from attacks.story import Story
 from pluto_edge.repository.fetcher import Limits
 
@@ -22,8 +22,7 @@ PAUSE = (1.0, 29.0)  # seconds from one byte to the next: never as long as the 3
 @contextmanager
 def attack(place: Path) -> Iterator[Case]:
     """Cases that drip."""
-    variants = {f"{name}, byte by byte": partial(_drip, start) for name, start in PARTS.items()}
-    yield cases(place, variants, limits=LIMITS)
+    yield TRIES.cases(place)
 
 
 PARTS = {
@@ -55,3 +54,6 @@ def _drops(device: Device, data: bytes, rng: Random) -> Callable[[int], Iterator
             yield bytes([byte])
 
     return chunks
+
+
+TRIES = Tries({f"{name}, byte by byte": partial(_drip, start) for name, start in PARTS.items()}, limits=LIMITS)

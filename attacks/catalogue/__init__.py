@@ -1,0 +1,1 @@
+"""The catalogue of The Update Framework: a device, and the repository that it follows turned hostile."""
