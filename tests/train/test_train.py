@@ -20,7 +20,6 @@ from pluto_edge.cli import main
 from pluto_edge.errors import ConfigError
 from pluto_edge.export.exporter import run_export
 from pluto_edge.manifest import SEEN, Bundle
-from pluto_edge.modules import Dims
 from pluto_edge.seen import Seen, hashes_of
 from pluto_edge.store import Store
 from pluto_edge.train.cache import Cache
@@ -167,7 +166,7 @@ def test_a_stopped_training_goes_on_to_the_same_end(
     cache = Cache(store, domain)
     cache.fill(vit)
     train, val = cache.embedded("train"), cache.embedded("val")
-    dims, recipe = Dims("adapter", 4, 192, 12, 3), Recipe(epochs=4, batch=8, patience=9)
+    dims, recipe = store.config.dims, Recipe(epochs=4, batch=8, patience=9)
     whole = train_module(vit, dims, train, val, recipe)
     seen = 0
 
