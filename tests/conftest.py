@@ -46,6 +46,11 @@ def tiny_store(path: Path, kind: Kind = "vpt", modules: int = 3, seed: int = 0) 
     )
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two processes for the whole suite; none for a file or a folder, so that these start at once."""
+    return 2 if config.args_source is config.ArgsSource.TESTPATHS else 0
+
+
 @pytest.fixture(scope="session", params=["vpt", "adapter"])
 def kind(request: pytest.FixtureRequest) -> Kind:
     return request.param

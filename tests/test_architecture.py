@@ -233,7 +233,7 @@ def test_what_ships_never_imports_what_does_not(module: str) -> None:
 WORKERS = {"pluto_edge.train.jobs", "pluto_edge.train.progress"}  # of training and of matrices, without torch
 
 
-@pytest.mark.parametrize("module", WORKERS)
+@pytest.mark.parametrize("module", sorted(WORKERS))
 def test_workers_need_no_torch(module: str) -> None:
     assert not {n.partition(".")[0] for n in imports(FILES[module])} & HEAVY
     assert TREE.own(module) <= {"pluto_edge._progress", "pluto_edge.errors", *WORKERS}

@@ -1,6 +1,7 @@
 """From folders to a verdict with the real commands: train, then evaluate on a domain as if it had never been."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,29 @@ from pluto_edge.manifest import Bundle
 from tests.shapes import ARCHITECTURE, SIZE, write_domain
 
 
-@pytest.fixture
-def trained(photos: Path, weights: Path, tmp_path: Path) -> Path:
-    write_domain(photos, "night")
-    store = tmp_path / "store"
+@pytest.fixture(scope="module")
+def made(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`photos` of three domains and the `store` that was trained on them."""
+    place = tmp_path_factory.mktemp("without")
+    for name in ("dawn", "noon", "night"):
+        write_domain(place / "photos", name)
+    where = ["--data", str(place / "photos"), "--out", str(place / "store")]
     backbone = ["--backbone", ARCHITECTURE, "--weights", str(weights), "--image-size", str(SIZE)]
     recipe = ["--epochs", "1", "--batch", "8", "--per-class", "5", "--quiet"]
-    assert main(["train", "--data", str(photos), "--out", str(store), *backbone, *recipe]) == 0
-    return store
+    assert main(["train", *where, *backbone, *recipe]) == 0
+    return place
+
+
+@pytest.fixture
+def photos(made: Path) -> Path:
+    """Tests only read them."""
+    return made / "photos"
+
+
+@pytest.fixture
+def trained(made: Path, tmp_path: Path) -> Path:
+    """A copy of its own for every test, with what the training kept."""
+    return shutil.copytree(made / "store", tmp_path / "store")
 
 
 def evaluate(trained: Path, photos: Path, out: Path, *more: str) -> int:

@@ -260,27 +260,47 @@ def test_stores_that_cannot_be_exported(make_store: Callable[..., Store], tmp_pa
     assert [p.name for p in tmp_path.iterdir()] == ["store"]
 
 
-@pytest.mark.parametrize("stage", exporter.STAGES)
-def test_a_killed_export_leaves_the_old_bundle(
-    make_store: Callable[..., Store], tmp_path: Path, stage: str
-) -> None:
-    """The process kills itself, with SIGKILL, as a stage begins."""
-    out = tmp_path / "bundle"
-    run_export(make_store().path, out)
-    before = (out / MANIFEST).read_bytes()
-    code = f"""
-import os, signal
-from pluto_edge.export.exporter import run_export
-def stop(stage):
-    if stage == {stage!r}: os.kill(os.getpid(), signal.SIGKILL)
-run_export({str(make_store().path)!r}, {str(out)!r}, force=True, on_stage=stop)
+KILLED = """
+import os, signal, sys
+from pluto_edge.export.exporter import STAGES, run_export
+store, place = sys.argv[1:]
+def stop_at(last):
+    def stop(stage):
+        if stage == last: os.kill(os.getpid(), signal.SIGKILL)
+    return stop
+for stage in STAGES:
+    process = os.fork()
+    if not process:
+        run_export(store, f"{place}/{stage}/bundle", force=True, on_stage=stop_at(stage))
+        os._exit(0)
+    print(stage, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert (out / MANIFEST).read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def killed(make_store: Callable[..., Store], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For every stage a folder with a bundle and an export in its place that was killed as the stage began.
+
+    They are children of one process, so that torch is imported once.
+    """
+    store, place = make_store().path, tmp_path_factory.mktemp("killed")
+    run_export(store, place / "whole")
+    for stage in exporter.STAGES:
+        shutil.copytree(place / "whole", place / stage / "bundle")
+    command = [sys.executable, "-c", KILLED, str(store), str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"{stage} {-signal.SIGKILL}" for stage in exporter.STAGES]
+    return place
+
+
+@pytest.mark.parametrize("stage", exporter.STAGES)
+def test_a_killed_export_leaves_the_old_bundle(make_store: Callable[..., Store], killed: Path, stage: str) -> None:
+    """The process kills itself, with SIGKILL, as a stage begins."""
+    folder, out = killed / stage, killed / stage / "bundle"
+    assert (out / MANIFEST).read_bytes() == (killed / "whole" / MANIFEST).read_bytes()
     Bundle(out)
     run_export(make_store().path, out, force=True)  # and sweeps up what the killed one left
-    assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
+    assert [p.name for p in folder.iterdir()] == ["bundle"]
 
 
 def test_same_store_same_bytes(

@@ -1,5 +1,6 @@
 """What the tests of the hosts share: npm's packages, installed once, and a server of plain files."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from pluto_edge._files import alone_in
+
 ROOT = Path(__file__).parent.parent.parent
 HOSTS = ROOT / "hosts"
 DIGITS = ROOT / "examples/digits"
 OLDEST_NODE = 20
+MOST_SECONDS = 600.0  # that another process may take to install and build
 
 
 def node_missing() -> str:
@@ -31,16 +35,21 @@ def node_missing() -> str:
 
 @pytest.fixture(scope="session")
 def hosts() -> Path:
-    """The folder of the hosts with npm's packages installed, and everything built."""
+    """The folder of the hosts with npm's packages installed, and everything built, by one process of the suite."""
     why = node_missing()
     if why:
         pytest.skip(why)
-    if not (HOSTS / "node_modules/.package-lock.json").is_file():
-        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-        installed = subprocess.run(command, cwd=HOSTS, capture_output=True, text=True)
-        if installed.returncode:
-            pytest.skip(f"npm could not install the packages of hosts/package.json: {installed.stderr[-300:]}")
-    node(HOSTS, "build.mjs", "--node")
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))  # one for all processes of a run of the suite
+    built = HOSTS / "build/.run"
+    with alone_in(HOSTS, MOST_SECONDS):
+        if not (HOSTS / "node_modules/.package-lock.json").is_file():
+            command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+            installed = subprocess.run(command, cwd=HOSTS, capture_output=True, text=True)
+            if installed.returncode:
+                pytest.skip(f"npm could not install the packages of hosts/package.json: {installed.stderr[-300:]}")
+        if not built.is_file() or built.read_text() != run:
+            node(HOSTS, "build.mjs", "--node")
+            built.write_text(run)
     return HOSTS
 
 

@@ -1,5 +1,6 @@
 """A store without one of its domains: nothing of it is left, and nothing is trained twice."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +29,27 @@ def trained(path: Path, weights: Path, domains: list[Domain]) -> Store:
     return Store(path)
 
 
+@pytest.fixture(scope="module")
+def made(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`photos` of three domains and the `store` that was trained on them."""
+    place = tmp_path_factory.mktemp("leave-out")
+    for name in ("dawn", "noon", "night"):
+        write_domain(place / "photos", name)
+    trained(place / "store", weights, scan(place / "photos"))
+    return place
+
+
 @pytest.fixture
-def store(photos: Path, weights: Path, tmp_path: Path) -> Store:
-    write_domain(photos, "night")
-    return trained(tmp_path / "store", weights, scan(photos))
+def photos(made: Path) -> Path:
+    """Tests only read them."""
+    return made / "photos"
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Store:
+    """A copy of its own for every test, with what the training kept."""
+    shutil.copytree(made / "store", tmp_path / "store")
+    return Store(tmp_path / "store")
 
 
 def test_it_is_the_store_that_never_knew_the_target(

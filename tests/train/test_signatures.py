@@ -1,5 +1,6 @@
 """Signatures: in every module's file, of the right images, and added to stores that have none."""
 
+import shutil
 from dataclasses import fields
 from pathlib import Path
 
@@ -21,11 +22,28 @@ from pluto_edge.vit.torch_vit import TorchViT
 from tests.shapes import ARCHITECTURE, SIZE, write_domain
 
 
-@pytest.fixture
-def store(photos: Path, weights: Path, tmp_path: Path) -> Store:
-    where = ["--data", str(photos), "--out", str(tmp_path / "store"), "--bottleneck", "4"]
+@pytest.fixture(scope="module")
+def made(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`photos` of two domains and the `store` that was trained on them."""
+    place = tmp_path_factory.mktemp("signatures")
+    for name in ("dawn", "noon"):
+        write_domain(place / "photos", name)
+    where = ["--data", str(place / "photos"), "--out", str(place / "store"), "--bottleneck", "4"]
     backbone = ["--backbone", ARCHITECTURE, "--weights", str(weights), "--image-size", str(SIZE)]
     assert main(["train", *where, *backbone, "--epochs", "2", "--batch", "8", "--quiet"]) == 0
+    return place
+
+
+@pytest.fixture
+def photos(made: Path) -> Path:
+    """Tests only read them."""
+    return made / "photos"
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Store:
+    """A copy of its own for every test, with what the training kept."""
+    shutil.copytree(made / "store", tmp_path / "store")
     return Store(tmp_path / "store")
 
 
