@@ -50,7 +50,8 @@ TUNABLE = ("t3a", "lame", "tent", "sar", "foa")
 COSTLY = ("tent", "eata", "sar", "foa", "cotta")  # a gradient for every image and module, or more
 PARTS = ("pluto-no-evidence", "pluto-no-prototypes", "pluto-entropy", "pluto-both")
 WILD = (*STILL, "pluto", "pluto-paper", "pluto-joint")  # what is run on every kind of stream
-TOP_M = (1, 5, 75)
+FEW_AND_ALL = tuple(f"{n}:top_m={m}" for n in ("pluto-no-step", "pluto-paper-selection") for m in (1, 5, 75))
+NO_STEP_PARTS = ("pluto-no-step:weighting=selector", "pluto-no-step:prototypes=false")
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,6 @@ def continual(methods: Sequence[str], protocol: Protocol) -> list[Group]:
         )
         for method in methods
     ]
-
-
-def few_and_all(name: str) -> tuple[str, ...]:
-    """A method that blends few and all of many modules."""
-    return tuple(f"{name}:top_m={m}" for m in TOP_M)
 
 
 def tuned(family: str, *names: str) -> tuple[str, ...]:
@@ -158,7 +154,7 @@ def tables() -> dict[str, list[Group]]:
                 many,
                 corrupted,
                 (target,),
-                ("single", "neo", "t3a", *few_and_all("pluto-no-step"), *few_and_all("pluto-paper-selection")),
+                ("single", "neo", "t3a", *FEW_AND_ALL, *NO_STEP_PARTS),
                 Protocol(seeds=3),
                 limit=100,
             )
