@@ -137,7 +137,7 @@ def tables() -> dict[str, list[Group]]:
             limit=256,
         ),
         "pacs-vpt": leave_one_out(
-            **pacs["vpt"], methods=(*STILL, *tuned("pacs", "t3a", "lame"), "pluto"), protocol=online, limit=384
+            **pacs["vpt"], methods=(*STILL, *tuned("pacs", "t3a", "lame")), protocol=online, limit=384
         ),
         "pacs-classes": leave_one_out(
             **pacs["adapter"], methods=STILL, protocol=Protocol(seeds=5, order="classes")
