@@ -6,7 +6,7 @@ one variance for all others, and everything in half precision: about 70 KB for a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -43,14 +43,29 @@ class Covariance:
         rank = min(rank, len(values) - 1, max(len(wide) - 1, 1))
         rest = max(float(values[:-rank].mean()), 0.0)
         spread = np.sqrt(np.maximum(values[-rank:] - rest, 0.0))
-        noise = rest + floor * float(values.mean())
-        return cls((vectors[:, -rank:] * spread).T.astype(np.float32), max(noise, float(np.finfo(np.float32).tiny)))
+        return cls((vectors[:, -rank:] * spread).T.astype(np.float32), rest).raised(floor)
+
+    def raised(self, floor: float) -> "Covariance":
+        """With `floor` times the mean variance on top of every direction."""
+        mean = float(np.square(self.factor, dtype=np.float64).sum()) / self.factor.shape[1] + self.noise
+        return replace(self, noise=max(self.noise + floor * mean, float(np.finfo(np.float32).tiny)))
 
     @property
-    def matrix(self) -> Wide:
-        """[d,d]: a few directions, and the same noise in all of them."""
-        wide = self.factor.astype(np.float64)
-        return np.asarray(wide.T @ wide + self.noise * np.eye(wide.shape[1]))
+    def inner(self) -> Wide:
+        """A [r,d], with which the squared distance of v is (|v|² - |A v|²) / noise: two small products."""
+        factor = self.factor.astype(np.float64)
+        values, vectors = np.linalg.eigh(factor @ factor.T)
+        shrunk = 1 / np.sqrt(np.maximum(values, 0.0) + self.noise)
+        return np.asarray((vectors * shrunk).T @ factor)
+
+    def surprise(self, deviations: Wide) -> float:
+        """Of samples [n,d] around their mean: twice minus their log-likelihood, but for a constant."""
+        factor = self.factor.astype(np.float64)
+        rank, width = factor.shape
+        along = np.linalg.slogdet(factor @ factor.T + self.noise * np.eye(rank))[1]
+        volume = along + (width - rank) * np.log(self.noise)
+        far = np.square(deviations).sum() - np.square(deviations @ self.inner.T).sum()
+        return float(far / self.noise + len(deviations) * volume)
 
 
 @dataclass(frozen=True)
@@ -150,10 +165,9 @@ def _floor(looks: Wide) -> float:
     for fold in range(FOLDS):
         held, others = looks[folds == fold], looks[folds != fold]
         mean = others.mean(axis=0)
+        covariance = Covariance.of(others - mean, LOOK_RANK, 0.0)
         for floor in FLOORS:
-            matrix = Covariance.of(others - mean, LOOK_RANK, floor).matrix
-            far = np.einsum("bi,ij,bj->b", held - mean, np.linalg.inv(matrix), held - mean, optimize=True)
-            totals[floor] += float(far.sum() + len(held) * np.linalg.slogdet(matrix)[1])
+            totals[floor] += covariance.raised(floor).surprise(held - mean)
     return min(totals, key=totals.__getitem__)
 
 
@@ -170,24 +184,18 @@ def stack_looks(signatures: Sequence[Signature]) -> tuple[Array, Array, Array]:
 
 @dataclass(frozen=True)
 class Reference:
-    """A signature made ready: distances under its covariance cost two small matrix products.
-
-    With Σ = FᵀF + ν I the squared distance is (|v|² - |A v|²) / ν for a matrix A of the same few rows as F.
-    """
+    """A signature made ready: distances under its covariance cost two small matrix products."""
 
     signature: Signature
     means: Wide  # [K,d]
-    inner: Wide  # A, [r,d]
+    inner: Wide  # of the covariance, [r,d]
     noise: float
     head: Wide  # [K,d]
 
     @classmethod
     def of(cls, signature: Signature, head: NDArray[Any]) -> "Reference":
         """What adaptation needs of a signature, computed once, with the module's head."""
-        factor = signature.feature_factor.astype(np.float64)
-        values, vectors = np.linalg.eigh(factor @ factor.T)
-        shrunk = 1 / np.sqrt(np.maximum(values, 0.0) + signature.feature_noise)
-        inner = (vectors * shrunk).T @ factor
+        inner = signature.features.inner
         means = signature.class_means.astype(np.float64)
         return cls(signature, means, inner, signature.feature_noise, head.astype(np.float64))
 

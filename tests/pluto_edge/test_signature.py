@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
 
 from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.modules import Dims, Module, check_module
 from pluto_edge.signature import NUMBERS, PREFIX, Covariance, Reference, Signature, shapes
+from tests.reference.covariance import dense
 
 
 def random_signature(width: int = 12, depth: int = 2, classes: int = 3, seed: int = 0) -> Signature:
@@ -32,7 +34,7 @@ def test_a_covariance_keeps_what_matters() -> None:
     samples = loud + rng.standard_normal((500, 10)) * 0.5
     samples -= samples.mean(axis=0)
     exact = samples.T @ samples / len(samples)
-    found = Covariance.of(samples, 2, 0.0).matrix
+    found = dense(Covariance.of(samples, 2, 0.0))
     assert np.trace(found) == pytest.approx(np.trace(exact), rel=1e-5)  # no variance is lost
     values, vectors = np.linalg.eigh(exact)
     for direction, value in zip(vectors[:, -2:].T, values[-2:], strict=True):
@@ -44,7 +46,28 @@ def test_a_covariance_keeps_what_matters() -> None:
 def test_a_covariance_of_few_samples_can_be_inverted(count: int, rank: int) -> None:
     samples = np.random.default_rng(1).standard_normal((count, 40))
     found = Covariance.of(samples - samples.mean(axis=0), rank, 0.2)
-    assert np.isfinite(found.matrix).all() and found.noise > 0
+    assert np.isfinite(dense(found)).all() and found.noise > 0
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.1, 1.0])
+def test_a_floor_is_raised_by_the_mean_variance(floor: float) -> None:
+    rng = np.random.default_rng(3)
+    samples = rng.standard_normal((60, 20)) @ rng.standard_normal((20, 20))
+    bare = Covariance.of(samples, 5, 0.0)
+    raised = Covariance.of(samples, 5, floor)
+    mean = np.trace(samples.T @ samples / 60) / 20
+    assert raised.noise == pytest.approx(bare.noise + floor * mean, rel=1e-6)
+    assert bare.raised(floor).noise == raised.noise and np.array_equal(bare.factor, raised.factor)
+
+
+def test_surprise_is_the_normal_distributions() -> None:
+    rng = np.random.default_rng(4)
+    samples = rng.standard_normal((60, 20)) @ rng.standard_normal((20, 20))
+    covariance = Covariance.of(samples[:40], 5, 0.1)
+    normal = multivariate_normal(np.zeros(20), dense(covariance))
+    constant = 20 * 20 * np.log(2 * np.pi)  # 20 samples, 20 channels
+    want = -2 * normal.logpdf(samples[40:]).sum() - constant
+    assert covariance.surprise(samples[40:]) == pytest.approx(want, rel=1e-9)
 
 
 def test_distances_are_mahalanobis() -> None:
@@ -52,7 +75,7 @@ def test_distances_are_mahalanobis() -> None:
     reference = Reference.of(signature, np.zeros((3, 12)))
     rng = np.random.default_rng(2)
     features, points = rng.standard_normal((6, 12)), rng.standard_normal((3, 12))
-    inverse = np.linalg.inv(signature.features.matrix)
+    inverse = np.linalg.inv(dense(signature.features))
     apart = features[:, None] - points
     want = np.einsum("bki,ij,bkj->bk", apart, inverse, apart) / 12
     np.testing.assert_allclose(reference.distances(features, points), want, rtol=1e-9)

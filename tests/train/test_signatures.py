@@ -19,6 +19,7 @@ from pluto_edge.train.data import Domain, Sample, scan
 from pluto_edge.train.signature import make_signature
 from pluto_edge.vit.backbone import load_backbone
 from pluto_edge.vit.torch_vit import TorchViT
+from tests.reference.covariance import dense
 from tests.shapes import ARCHITECTURE, SIZE, write_domain
 
 
@@ -78,9 +79,9 @@ def test_it_is_of_the_source(store: Store, photos: Path, name: str, sources: set
     np.testing.assert_allclose(found.activation_mean, rows.mean(axis=0), **half)
     np.testing.assert_allclose(found.activation_std, rows.std(axis=0), **half)
     np.testing.assert_allclose(found.look_mean, looks.mean(axis=0), **half)
-    np.testing.assert_allclose(found.features.matrix, within.matrix, **half)
-    spreads = [Covariance.of(centred, 32, floor).matrix for floor in FLOORS]  # which one is chosen below
-    assert min(np.abs(found.looks.matrix - s).max() for s in spreads) < 5e-3
+    np.testing.assert_allclose(dense(found.features), dense(within), **half)
+    spreads = [dense(Covariance.of(centred, 32, floor)) for floor in FLOORS]  # which one is chosen below
+    assert min(np.abs(dense(found.looks) - s).max() for s in spreads) < 5e-3
     assert found.images == len(labels)
     assert found.temperature > 0 and found.sharpness > 0
     stored = load_file(store.module_file(name))
