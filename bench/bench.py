@@ -14,7 +14,7 @@ from pluto_edge._ort import onnxruntime as ort
 from pluto_edge.bench import fresh, machine
 from pluto_edge.bench.workload import images, open_runtime
 from pluto_edge.errors import ConfigError
-from pluto_edge.manifest import Bundle, Flops, Precision
+from pluto_edge.manifest import FORWARD, Bundle, Flops, Precision
 from pluto_edge.modules import LN_BIAS, LN_SCALE, Dims
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
@@ -22,6 +22,7 @@ from pluto_edge.runtime.engine.lanes import Lanes
 from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.engine.objective import MEAN_ENTROPY
 from pluto_edge.runtime.engine.plan import MachinePlan, find_plan
+from pluto_edge.runtime.engine.providers import described
 from pluto_edge.runtime.engine.session import Engine, Graph, Tensor
 from pluto_edge.version import WRITER
 
@@ -205,7 +206,7 @@ def bench(
         dims=manifest.dims,
         tokens=manifest.tokens,
         image=manifest.preprocessing.size,
-        provider=engine.provider,
+        provider=described(engine.providers[FORWARD][0]),
         operators=workbench.operators,
         threads=engine.threads,
         cpu=this_cpu(),

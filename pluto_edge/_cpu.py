@@ -13,6 +13,9 @@ INSTRUCTIONS = (
     "avx2 fma avx512f avx_vnni avx512_vnni avx512_bf16 amx_int8 amx_bf16 asimddp i8mm bf16 sve sve2".split()  # noqa: SIM905
 )
 
+# flags of those that multiply in bfloat16, and their names
+BFLOAT16 = {"avx512_bf16": "AVX-512 BF16", "amx_bf16": "AMX", "bf16": "ARM's BF16"}
+
 
 @dataclass(frozen=True)
 class Cpu:

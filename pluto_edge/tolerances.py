@@ -20,6 +20,9 @@ ENTROPY_GAP = 10 * LOGITS_FP32
 EMBED_FP16 = 5e-3
 LOGITS_FP16 = 5e-2
 
+# bfloat16 keeps 8 bits: 4e-3 a rounding, sums in fp32. Probabilities (absolute) of ten steps against fp32.
+PROBABILITIES_BF16 = 5e-2
+
 # Dynamic int8 of every frozen MatMul. It is a budget rather than rounding analysis: an export that loses more
 # than this has a backbone that wants calibration, and is refused.
 LOGITS_INT8 = 0.35

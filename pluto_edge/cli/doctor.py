@@ -5,7 +5,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from pluto_edge import _text
-from pluto_edge._cpu import cpu_flags, this_cpu, usable_cores
+from pluto_edge._cpu import BFLOAT16, cpu_flags, this_cpu, usable_cores
 from pluto_edge.cli.parsing import add_json, print_json
 from pluto_edge.errors import ConfigError
 from pluto_edge.runtime.engine.plan import PlanFile, PlanKey, plans_folder
@@ -21,7 +21,7 @@ INT8_FAST = {
     "i8mm": "I8MM",
 }
 BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")  # they share one folder
-PLUGINS = tuple(known.plugin.replace("_", "-") for known in KNOWN.values() if known.plugin)
+PLUGINS = tuple(dict.fromkeys(known.plugin.replace("_", "-") for known in KNOWN.values() if known.plugin))
 PACKAGES = (
     *BUILDS,
     *PLUGINS,
@@ -66,6 +66,7 @@ def examine() -> dict[str, object]:
         "providers": providers,
         "threads": usable_cores(),
         "int8": sorted(name for flag, name in INT8_FAST.items() if flag in flags),
+        "bfloat16": sorted(name for flag, name in BFLOAT16.items() if flag in flags),
         "plans": known_plans(),
         "problems": problems(packages, providers),
     }
@@ -108,8 +109,8 @@ def known_plans() -> dict[str, str]:
 def as_text(report: dict[str, object]) -> str:
     packages, providers = report["packages"], report["providers"]
     assert isinstance(packages, dict) and isinstance(providers, dict)
-    int8, plans = report["int8"], report["plans"]
-    assert isinstance(int8, list) and isinstance(plans, dict)
+    int8, bfloat16, plans = report["int8"], report["bfloat16"], report["plans"]
+    assert isinstance(int8, list) and isinstance(bfloat16, list) and isinstance(plans, dict)
     fast = ", ".join(int8) or "no fast int8 instructions found: int8 bundles may be no faster than fp32"
     lines = _text.pairs(
         [
@@ -119,6 +120,12 @@ def as_text(report: dict[str, object]) -> str:
             *packages.items(),
             ("threads", f"{report['threads']} (cores that this process may use)"),
             ("int8", fast),
+            (
+                "bfloat16",
+                f"{', '.join(bfloat16)}: --providers openvino-bf16 uses it"
+                if bfloat16
+                else "not on this processor",
+            ),
             *((("plan", f"{path}: {plan}") for path, plan in plans.items()) if plans else (("plan", NO_PLAN),)),
         ]
     )

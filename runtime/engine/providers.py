@@ -6,8 +6,9 @@ register a library with whatever build is installed (plugins).
 """
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pluto_edge._cpu import BFLOAT16, cpu_flags
 from pluto_edge._ort import onnxruntime as ort
 from pluto_edge._ort import preload_cuda, silent
 from pluto_edge.errors import ConfigError, ProviderError
@@ -39,19 +41,30 @@ _PROBE = base64.b64decode(
 )
 
 
+_BFLOAT16 = {"precision": "BF16"}  # of OpenVINO: products in bfloat16, sums in fp32
+_by_plugin: set[str] = (
+    set()
+)  # names that ONNX Runtime lists since a plugin registered: it does not take them by name
+
+
 @dataclass(frozen=True)
 class Known:
-    """ONNX Runtime's name of a provider, what brings it, and the module of its plugin package where it is one."""
+    """ONNX Runtime's name of a provider, what brings it, the module of its plugin package where it is one, and
+    what it is told."""
 
     name: str
     install: str
     plugin: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 KNOWN: dict[str, Known] = {
     "cpu": Known(CPU, 'pip install "pluto-edge[cpu]"'),
     "cuda": Known(CUDA, 'pip install "pluto-edge[gpu]"'),
     "openvino": Known(OPENVINO, 'pip install "pluto-edge[openvino]"', plugin="onnxruntime_ep_openvino"),
+    "openvino-bf16": Known(
+        OPENVINO, 'pip install "pluto-edge[openvino]"', plugin="onnxruntime_ep_openvino", settings=_BFLOAT16
+    ),
     "tensorrt": Known(TENSORRT, 'pip install "pluto-edge[gpu]", and TensorRT'),
     "tensorrt-rtx": Known(
         "NvTensorRTRTXExecutionProvider",
@@ -101,15 +114,20 @@ def for_graphs(providers: Providers, cpu_only: str = "") -> dict[str, list[Provi
 def with_settings(provider: Provider, threads: int, batched: Mapping[str, Shape], most: int) -> Provider:
     """With what it must be told beside its name; what the caller said about it wins.
 
-    OpenVINO has threads of its own, and computes in bfloat16 where the processor can unless told otherwise.
+    OpenVINO has threads of its own, and computes in bfloat16 where the processor can unless told otherwise. It is
+    told by way of its own configuration: the plugin ignores the options that the build of ONNX Runtime has for it.
     TensorRT wants the smallest and the largest shape of every input with an open size (`batched`, None is the
     batch).
     """
     name = name_of(provider)
     given = {} if isinstance(provider, str) else provider[1]
     own: dict[str, Any] = {}
-    if name == OPENVINO:
-        own = {"num_of_threads": str(threads), "precision": "ACCURACY"}
+    if name == OPENVINO and given.get("device_type", "CPU") == "CPU":
+        hint = "bf16" if in_bfloat16(provider) else "f32"
+        count = int(given.get("num_of_threads", threads))
+        told = {"INFERENCE_NUM_THREADS": count, "INFERENCE_PRECISION_HINT": hint}
+        own = {"load_config": json.dumps({"CPU": told})}
+        given = {k: v for k, v in given.items() if k not in ("num_of_threads", "precision")}
     elif name == TENSORRT and batched:
         for option, batch in (("min", 1), ("opt", most), ("max", most)):
             shapes = (f"{n}:{'x'.join(str(batch if d is None else d) for d in s)}" for n, s in batched.items())
@@ -124,8 +142,10 @@ def loads(provider: Provider) -> str:
         return ""  # part of every build
     if name in (CUDA, TENSORRT):
         preload_cuda()
-    if name not in ort.get_available_providers() and not devices(name):
+    if name not in built_in() and not devices(name):
         return _absent(name)
+    if in_bfloat16(provider) and not BFLOAT16.keys() & cpu_flags():
+        return f"this processor does not compute in bfloat16 (it has none of {', '.join(BFLOAT16.values())})"
     options = ort.SessionOptions()
     try:
         with silent():
@@ -140,39 +160,53 @@ def loads(provider: Provider) -> str:
 
 def there() -> list[str]:
     """Providers of this build of ONNX Runtime, and of the plugins beside it that have a device here."""
-    built_in: list[str] = ort.get_available_providers()
-    return [*built_in, *(name for name in KNOWN_NAMES if name not in built_in and devices(name))]
+    own = built_in()
+    return [*own, *(name for name in KNOWN_NAMES if name not in own and devices(name))]
+
+
+def built_in() -> list[str]:
+    """Providers of this build of ONNX Runtime."""
+    return [name for name in ort.get_available_providers() if name not in _by_plugin]
+
+
+def in_bfloat16(provider: Provider) -> bool:
+    """Whether OpenVINO is asked for products in bfloat16."""
+    given = {} if isinstance(provider, str) else provider[1]
+    return name_of(provider) == OPENVINO and _BFLOAT16.items() <= given.items()
 
 
 def installed() -> list[str]:
     """The same, with plugins that find no device, or do not register."""
     plugins = [known.name for known in KNOWN.values() if _installed(known)]
-    return list(dict.fromkeys([*ort.get_available_providers(), *plugins]))
+    return list(dict.fromkeys([*built_in(), *plugins]))
 
 
 @cache
 def devices(name: str) -> list[Any]:
     """What the plugin of this provider runs on; nothing where it is no plugin, or not installed."""
     known = KNOWN_NAMES.get(name)
-    if known is None or not _installed(known) or plugin_problem(known.plugin):
+    if known is None or not _installed(known):
         return []
-    return [device for device in ort.get_ep_devices() if device.ep_name == name]
+    there = _devices(name)  # registered already: that is done once in a process
+    return there if there or plugin_problem(known.plugin) else _devices(name)
 
 
 @cache
 def plugin_problem(module: str) -> str:
     """Registers a plugin's library with ONNX Runtime; gives why that failed, or nothing."""
+    before = set(ort.get_available_providers())
     try:
         with silent():
             ort.register_execution_provider_library(module, import_module(module).get_library_path())
     except Exception as cause:  # a library that does not load, or is for another version
         return f"{module} does not register ({str(cause).splitlines()[0]})"
+    _by_plugin.update(set(ort.get_available_providers()) - before)
     return ""
 
 
 def arguments(providers: Sequence[Provider], options: Any) -> dict[str, Any]:
     """What `InferenceSession` takes beside `options`. A plugin is not given by name: its device joins `options`."""
-    plugins = [p for p in providers if name_of(p) not in ort.get_available_providers() and devices(name_of(p))]
+    plugins = [p for p in providers if name_of(p) not in built_in() and devices(name_of(p))]
     if not plugins:
         return {"providers": list(providers)}
     for provider in plugins:
@@ -186,10 +220,19 @@ def name_of(provider: Provider) -> str:
     return provider if isinstance(provider, str) else provider[0]
 
 
+def described(provider: Provider) -> str:
+    """Its name, and whether it rounds to bfloat16."""
+    return name_of(provider) + " in bfloat16" * in_bfloat16(provider)
+
+
 def _parse(text: str) -> dict[str, str]:
     """As commands take it: "embed=openvino,forward=openvino,adapt=cpu"."""
     parts = [part.partition("=") for part in text.split(",")]
     return {name.strip(): provider.strip() for name, _, provider in parts}
+
+
+def _devices(name: str) -> list[Any]:
+    return [device for device in ort.get_ep_devices() if device.ep_name == name]
 
 
 def _installed(known: Known) -> bool:
@@ -213,7 +256,10 @@ def _reason(name: str) -> str:
 
 
 def _full(provider: Provider) -> Provider:
-    """Short names stand for ONNX Runtime's long ones."""
-    if isinstance(provider, str):
-        return KNOWN[provider.lower()].name if provider.lower() in KNOWN else provider
-    return name_of(_full(provider[0])), provider[1]
+    """Short names stand for ONNX Runtime's long ones, and for what it is told."""
+    name, given = (provider, {}) if isinstance(provider, str) else provider
+    known = KNOWN.get(name.lower())
+    if known is None:
+        return provider
+    settings = {**known.settings, **given}
+    return (known.name, settings) if settings else known.name

@@ -22,6 +22,7 @@ from pluto_edge.runtime.engine.providers import (
     Providers,
     arguments,
     choose,
+    described,
     for_graphs,
     name_of,
     with_settings,
@@ -60,7 +61,7 @@ class Engine:
         # tensors stay on the GPU between graphs only where all graphs are there
         everywhere = all(name_of(chosen[0]) == CUDA for chosen in self.providers.values())
         self.device = "cuda" if everywhere else "cpu"
-        log.info("running on %s", ", ".join(f"{name_of(p[0])} ({f})" for f, p in self.providers.items()))
+        log.info("running on %s", ", ".join(f"{described(p[0])} ({f})" for f, p in self.providers.items()))
 
     @classmethod
     def of(cls, precision: Precision, providers: Providers = None, threads: int | None = None) -> "Engine":
@@ -111,7 +112,7 @@ class Engine:
             raise BundleError(f"{path}: ONNX Runtime cannot load this graph{_hint(chosen)} ({cause})") from cause
         operators = _operators(session)
         _check_honoured(chosen, operators, path)
-        return Graph(session, self.device, contract, path.name, operators)
+        return Graph(session, self.device, contract, path.name, operators, _hint(chosen))
 
     def tensor(self, array: NDArray[np.float32]) -> Tensor:
         """An array on the engine's device; on the CPU it is shared, not copied."""
@@ -143,13 +144,15 @@ class Graph:
         contract: Contract | None = None,
         name: str = "a graph",
         operators: Mapping[str, int] | None = None,
+        hint: str = "",
     ) -> None:
-        """`operators`: how many of them each provider runs, where that is known."""
+        """`operators`: how many of them each provider runs, where that is known. `hint` is what errors end with."""
         self.operators = dict(operators or {})
         self._session = session
         self._device = device
         self._contract = contract
         self._name = name
+        self._hint = hint
         self.inputs = tuple(i.name for i in session.get_inputs())
         self.outputs = tuple(o.name for o in session.get_outputs())
 
@@ -181,7 +184,7 @@ class Graph:
         try:
             self._session.run_with_iobinding(binding)
         except Exception as cause:  # onnxruntime raises a dozen types of its own
-            raise BundleError(f"{self._name}: ONNX Runtime cannot run this graph ({cause})") from cause
+            raise BundleError(f"{self._name}: ONNX Runtime cannot run this graph{self._hint} ({cause})") from cause
         outputs = dict(zip(self.outputs, binding.get_outputs(), strict=True))
         if self._contract is not None:
             self._check(inputs, outputs, self._contract)

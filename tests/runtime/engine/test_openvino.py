@@ -1,7 +1,7 @@
 """OpenVINO against the CPU: the same predictions, and the same steps.
 
-Needs onnxruntime-openvino (`pip install "pluto-edge[openvino]"`) in an environment of its own: it shares its folder
-with onnxruntime. docs/platforms.md has what was run.
+Needs onnxruntime-ep-openvino beside onnxruntime (on Intel's processors), or onnxruntime-openvino in an environment
+of its own (`pip install "pluto-edge[openvino]"`). docs/platforms.md has what was run.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,9 @@ import pytest
 from pluto_edge import AdaptConfig, Runtime
 from pluto_edge.errors import BundleError
 from pluto_edge.runtime.engine.providers import CPU, OPENVINO, loads
-from pluto_edge.tolerances import TRAJECTORY_WEIGHTS
+from pluto_edge.tolerances import PROBABILITIES_BF16, TRAJECTORY_WEIGHTS
 
+BFLOAT16 = (OPENVINO, {"precision": "BF16"})
 pytestmark = pytest.mark.skipif(bool(loads(OPENVINO)), reason=f"OpenVINO is not here: {loads(OPENVINO)}")
 
 STEPS = 10
@@ -41,6 +42,15 @@ def test_ten_steps_are_those_of_the_cpu(make_bundle: Callable[..., Path], where:
     config = replace(AdaptConfig.paper(), filter=False, guard=False)
     for got, want in zip(ten_steps(bundle, PLACES[where], config), ten_steps(bundle, "cpu", config), strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=TRAJECTORY_WEIGHTS)
+
+
+@pytest.mark.skipif(bool(loads(BFLOAT16)), reason=f"no bfloat16 here: {loads(BFLOAT16)}")
+def test_ten_steps_in_bfloat16_are_near_those_of_the_cpu(make_bundle: Callable[..., Path]) -> None:
+    bundle = make_bundle(profile="portable")
+    config = replace(AdaptConfig.paper(), filter=False, guard=False)
+    want = ten_steps(bundle, "cpu", config)
+    off = [np.abs(a - b).max() for a, b in zip(ten_steps(bundle, "openvino-bf16", config), want, strict=True)]
+    assert TRAJECTORY_WEIGHTS < max(off) <= PROBABILITIES_BF16  # rounded, and no more than that
 
 
 def test_whole_graphs_run_there(make_bundle: Callable[..., Path]) -> None:

@@ -1,7 +1,9 @@
 """Providers are honoured or raise; tensors stay where they are."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -125,7 +127,7 @@ def test_a_plugin_is_registered_and_its_device_taken(monkeypatch: pytest.MonkeyP
         providers.ort, "register_execution_provider_library", lambda name, path: registered.append((name, path))
     )
     devices = [Device(), Device()]
-    monkeypatch.setattr(providers.ort, "get_ep_devices", lambda: devices)
+    monkeypatch.setattr(providers.ort, "get_ep_devices", lambda: devices if registered else [])
     for cached in (providers.devices, providers.plugin_problem):
         cached.cache_clear()
         monkeypatch.setattr(providers, cached.__name__, cached)
@@ -155,8 +157,55 @@ def test_what_providers_must_be_told() -> None:
         "trt_profile_opt_shapes": "tokens:16x5x8,target:16x3",
         "trt_profile_max_shapes": "tokens:16x5x8,target:16x3",
     }
-    assert with_settings(OPENVINO, 2, batched, 16)[1]["num_of_threads"] == "2"
-    assert with_settings((OPENVINO, {"num_of_threads": "1"}), 2, {}, 1)[1]["num_of_threads"] == "1"
+
+
+def openvino_told(provider: providers.Provider) -> dict[str, object]:
+    name, options = with_settings(provider, 2, {}, 16)
+    assert name == OPENVINO and set(options) == {"load_config"}  # its plugin ignores every other option, silently
+    return json.loads(options["load_config"])["CPU"]
+
+
+def test_openvino_is_told_by_its_own_configuration() -> None:
+    assert openvino_told(OPENVINO) == {"INFERENCE_NUM_THREADS": 2, "INFERENCE_PRECISION_HINT": "f32"}
+    assert openvino_told((OPENVINO, {"num_of_threads": "1"}))["INFERENCE_NUM_THREADS"] == 1
+    assert openvino_told((OPENVINO, {"precision": "BF16"}))["INFERENCE_PRECISION_HINT"] == "bf16"
+    assert openvino_told((OPENVINO, {"precision": "ACCURACY"}))["INFERENCE_PRECISION_HINT"] == "f32"
+    gpu = (OPENVINO, {"device_type": "GPU", "precision": "FP16"})
+    assert with_settings(gpu, 2, {}, 1) == gpu  # what it is told is of the CPU
+
+
+def test_bfloat16_has_a_short_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "loads", lambda provider: "")
+    assert providers.choose("OpenVINO-BF16") == [(OPENVINO, {"precision": "BF16"})]
+    cached = providers.choose([("openvino-bf16", {"cache_dir": "there"})])
+    assert cached == [(OPENVINO, {"precision": "BF16", "cache_dir": "there"})]
+    assert providers.choose("openvino") == [OPENVINO]
+
+
+def test_bfloat16_wants_a_processor_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers.ort, "get_available_providers", lambda: [OPENVINO, CPU])
+    monkeypatch.setattr(providers, "cpu_flags", lambda: {"avx2", "avx512f"})
+    with pytest.raises(ProviderError, match="this processor does not compute in bfloat16"):
+        providers.choose("openvino-bf16")
+
+
+def test_a_registered_plugin_is_not_taken_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime lists a plugin's provider from its registration on, and ignores it among `providers`."""
+    listed = [CPU]
+    monkeypatch.setattr(providers.ort, "get_available_providers", lambda: list(listed))
+    monkeypatch.setattr(
+        providers.ort, "register_execution_provider_library", lambda *_: listed.append("WebGpuExecutionProvider")
+    )
+    monkeypatch.setattr(
+        providers, "import_module", lambda name: SimpleNamespace(get_library_path=lambda: "library")
+    )
+    monkeypatch.setattr(providers, "_by_plugin", set())
+    try:
+        providers.plugin_problem.cache_clear()
+        assert providers.plugin_problem("onnxruntime_ep_webgpu") == ""
+        assert providers.built_in() == [CPU]
+    finally:
+        providers.plugin_problem.cache_clear()
 
 
 def test_a_broken_graph_is_a_bundle_error(tmp_path: Path) -> None:
