@@ -44,9 +44,9 @@ def third_graph(bundle: Path, threads: int) -> tuple[float, float]:
 class Steps:
     """pluto-edge in a process of its own, without torch beside it. A call is a step, and gives its milliseconds."""
 
-    def __init__(self, bundle: Path, threads: int, batch: int, config: AdaptConfig) -> None:
+    def __init__(self, bundle: Path, providers: str, threads: int, batch: int, config: AdaptConfig) -> None:
         code = CODE.format(folder=str(Path(__file__).parent), name="steps_child")
-        arguments = json.dumps([str(bundle), threads, batch, encode(config)])
+        arguments = json.dumps([str(bundle), providers, threads, batch, encode(config)])
         command = [sys.executable, "-c", code, arguments]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.reliable = 0
@@ -70,14 +70,14 @@ class Steps:
 
 
 def steps_child() -> None:
-    path, threads, batch, config = json.loads(sys.argv[1])
+    path, providers, threads, batch, config = json.loads(sys.argv[1])
     from pluto_edge.bench.workload import images
     from pluto_edge.manifest import Bundle
     from pluto_edge.runtime.runtime import Runtime
 
     frames = images(Bundle(path, False), batch)
     settings = decode(AdaptConfig, config, "config", ConfigError)
-    runtime = Runtime(path, "cpu", threads, config=settings, verify=False)
+    runtime = Runtime(path, providers, threads, config=settings, verify=False)
     for _ in sys.stdin:
         start = perf_counter()
         runtime.step(frames)

@@ -19,7 +19,9 @@ STEP = "step: "  # rows of steps start with this; the picture has them
 EVERY, HALF = f"{STEP}every image reliable", f"{STEP}half reliable"
 FORWARD, START = "forward, one module", "from nothing to the first prediction"
 TORCH, RELIABLE, PLAIN = "torch", "torch, reliable only", "plain session"
+TORCH_BF16 = "torch, autocast to bfloat16"
 FP32, INT8 = "pluto-edge fp32", "pluto-edge int8"
+BF16 = f"{FP32}, openvino-bf16"
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,8 @@ RATIOS = (
     Ratio("step fp32 against eager torch (times as fast)", EVERY, TORCH, FP32, "at least 2"),
     Ratio("step int8 against eager torch (times as fast)", EVERY, TORCH, INT8, "at least 3.5"),
     Ratio("half reliable, against torch on the reliable half", HALF, RELIABLE, FP32, "at least 1.5"),
+    Ratio("step bfloat16 (OpenVINO) against eager torch, fp32", EVERY, TORCH, BF16, ""),
+    Ratio("the same against eager torch, autocast to bfloat16", EVERY, TORCH_BF16, BF16, ""),
     Ratio("cold start against torch (time)", START, FP32, TORCH, "1/10", as_share=True),
 )
 

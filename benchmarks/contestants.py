@@ -7,13 +7,13 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from math import log
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import streams
@@ -26,6 +26,7 @@ from contest import (
     RELIABLE,
     START,
     TORCH,
+    TORCH_BF16,
     Agreement,
     ContestReport,
     ContestRow,
@@ -48,6 +49,7 @@ from pluto_edge.manifest import FORWARD, WEIGHTS, Bundle
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.engine.graphs import FORWARD_VALUES, micro_batch
 from pluto_edge.runtime.engine.plan import DEFAULT, MachinePlan, PlanKey, find_plan, plan_file
+from pluto_edge.runtime.engine.providers import CPU, choose, in_bfloat16
 from pluto_edge.runtime.engine.session import Engine, Graph
 from pluto_edge.store import Store
 from pluto_edge.tolerances import TRAJECTORY_LOGITS, relative_error
@@ -91,10 +93,53 @@ def _equal(bundled: Any, stored: Any) -> bool:
     return all(name in bundled and np.array_equal(bundled[name], value) for name, value in stored.items())
 
 
-def labels(bundles: Sequence[Bundle]) -> list[str]:
-    """By precision, with the folder where that is not enough."""
-    short = [f"pluto-edge {b.manifest.precision}" for b in bundles]
-    return [s if short.count(s) == 1 else f"{s} ({b.path})" for s, b in zip(short, bundles, strict=True)]
+@dataclass(frozen=True)
+class Entrant:
+    """A bundle, and where its graphs run."""
+
+    bundle: Bundle
+    providers: str = "cpu"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`bundle/`, or `bundle/@openvino`."""
+        path, _, providers = text.partition("@")
+        return cls(Bundle(path), providers or "cpu")
+
+    @property
+    def exact(self) -> bool:
+        """Whether it has to give torch's logits."""
+        return self.bundle.manifest.precision == "fp32" and not self.in_bfloat16
+
+    @property
+    def in_bfloat16(self) -> bool:
+        return in_bfloat16(choose(self.providers)[0])
+
+
+def labels(entrants: Sequence[Entrant]) -> list[str]:
+    """By precision and provider, with the folder where that is not enough."""
+    short = [
+        f"pluto-edge {e.bundle.manifest.precision}" + (f", {e.providers}" if e.providers != "cpu" else "")
+        for e in entrants
+    ]
+    return [s if short.count(s) == 1 else f"{s} ({e.bundle.path})" for s, e in zip(short, entrants, strict=True)]
+
+
+class InBfloat16:
+    """torch's step with the products that autocast takes in bfloat16."""
+
+    def __init__(self, pluto: TorchPluto) -> None:
+        self._pluto = pluto
+        self.config = pluto.config
+
+    def step(self, frames: Any) -> dict[str, Any]:
+        self._pluto.config = self.config
+        with torch.autocast("cpu", torch.bfloat16):
+            return self._pluto.step(frames)
+
+    @property
+    def reliable(self) -> int:
+        return self._pluto.reliable
 
 
 def milliseconds(call: Callable[[], object]) -> Callable[[], float]:
@@ -110,22 +155,24 @@ def milliseconds(call: Callable[[], object]) -> Callable[[], float]:
 class Contestants:
     """A store's bundles on one side, torch on the other; each method is a group of rows."""
 
-    def __init__(self, store: Store, bundles: Sequence[Bundle], options: Namespace, kept: Kept) -> None:
-        for bundle in bundles:
-            check_belongs(bundle, store)
+    def __init__(self, store: Store, entrants: Sequence[Entrant], options: Namespace, kept: Kept) -> None:
+        for entrant in entrants:
+            check_belongs(entrant.bundle, store)
         self.store = store
         self.options = options
         self.kept = kept
-        self.bundles = dict(zip(labels(bundles), bundles, strict=True))
+        self.ours = dict(zip(labels(entrants), entrants, strict=True))
         self.batch = options.batch
         self.threads = options.threads
-        self.piece = micro_batch(bundles[0].manifest, FORWARD_VALUES)
+        first = entrants[0].bundle
+        self.piece = micro_batch(first.manifest, FORWARD_VALUES)
         torch.set_num_threads(self.threads)
         # every step the same, and what is the paper's: all modules blended, no re-centring
         self.config = replace(steady(AdaptConfig.paper()), sam="batch", top_m=None)
-        self.frames = images(bundles[0], self.batch)
+        self.frames = images(first, self.batch)
         self.torch = TorchPluto(store, self.config)
         self.reliable = ReliableOnly(store, self.config)
+        self.rounded = InBfloat16(self.torch) if any(e.in_bfloat16 for e in entrants) else None
         self.compiled = compiled(store, self.config) if options.compile else None
         self.trouble = ""  # why torch.compile is out
 
@@ -134,14 +181,14 @@ class Contestants:
         load = machine.load_average()
         engine = Engine("cpu", self.threads)
         peak = machine.measure_peak(engine)
-        agreements = tuple(self.agreement(who, bundle) for who, bundle in self.bundles.items())
+        agreements = tuple(self.agreement(who, entrant) for who, entrant in self.ours.items())
         versions = {"onnxruntime": ort.__version__, "torch": torch.__version__, "timm": version("timm")}
-        plans = {who: self.plan(bundle) for who, bundle in self.bundles.items()}
-        hashes = [bundle.hash for bundle in self.bundles.values()]
+        plans = {who: self.plan(entrant) for who, entrant in self.ours.items()}
+        hashes = [(entrant.bundle.hash, entrant.providers) for entrant in self.ours.values()]
         fixed = (self.batch, self.options.repeats, self.threads, self.options.compile)
         key = [str(this_cpu()), versions, hashes, [str(plan) for plan in plans.values()], *fixed]
         groups = {
-            "steps": lambda: self._steps(EVERY, self.config, {TORCH: self.torch}),
+            "steps": lambda: self._steps(EVERY, self.config, {TORCH: self.torch, **self._rounded()}),
             "half": lambda: self._half(),
             "forward": lambda: self.forward(engine),
             "memory": self.memory,
@@ -151,7 +198,7 @@ class Contestants:
         asked = self.options.groups.split(",")
         rows = [row for name in GROUPS if name in asked for row in self.kept.rows(name, key, groups[name])]
         after = machine.measure_peak(engine)
-        manifest = next(iter(self.bundles.values())).manifest
+        manifest = next(iter(self.ours.values())).bundle.manifest
         return ContestReport(
             store=str(self.store.path),
             architecture=manifest.architecture,
@@ -175,32 +222,40 @@ class Contestants:
             rows=tuple(rows),
         )
 
-    def agreement(self, who: str, bundle: Bundle) -> Agreement:
-        """Raises where an fp32 bundle does not say what torch says."""
+    def agreement(self, who: str, entrant: Entrant) -> Agreement:
+        """Raises where what should be exact does not say what torch says."""
+        bundle = entrant.bundle
         few = self.frames[:CHECKED]
         want = self.torch.step(few)
-        with self._open(bundle, self.config) as runtime:
+        with Runtime(bundle.path, entrant.providers, self.threads, config=self.config, verify=False) as runtime:
             got = runtime.step(few)
         error = relative_error(got.logits, want["logits"])
         same_top = got.selected[0] == want["top"]
-        if bundle.manifest.precision == "fp32" and (error > TRAJECTORY_LOGITS or not same_top):
+        if entrant.exact and (error > TRAJECTORY_LOGITS or not same_top):
             raise ParityError(
                 f"{bundle.path} and torch do not compute the same, so nothing was timed: logits differ by "
                 f"{error:.1e} (tolerance {TRAJECTORY_LOGITS:.0e}), top module {got.selected[0]} and {want['top']}"
             )
         return Agreement(who, str(bundle.path), bundle.manifest.precision, error, same_top)
 
-    def plan(self, bundle: Bundle) -> MachinePlan:
-        """As `pluto tune` measures it, once; every process that opens the bundle follows it."""
-        if self.options.tune:
-            key = PlanKey.of(bundle.hash, Engine.of(bundle.manifest.precision, "cpu").provider)
-            if not plan_file(key).exists():
-                print(f"tuning {bundle.path}", file=sys.stderr, flush=True)
-                tune.tune(bundle, "cpu").write(plan_file(key))
-        return self._followed(bundle)
+    def plan(self, entrant: Entrant) -> MachinePlan:
+        """As `pluto tune` measures it for the CPU, once; every process that opens the bundle follows it."""
+        bundle = entrant.bundle
+        key = self._key(entrant)
+        if self.options.tune and key.provider == CPU and not plan_file(key).exists():
+            print(f"tuning {bundle.path}", file=sys.stderr, flush=True)
+            tune.tune(bundle, "cpu").write(plan_file(key))
+        return self._followed(entrant)
 
-    def _followed(self, bundle: Bundle) -> MachinePlan:
-        return find_plan(bundle.hash, Engine.of(bundle.manifest.precision, "cpu").provider)
+    def _followed(self, entrant: Entrant) -> MachinePlan:
+        return find_plan(entrant.bundle.hash, self._key(entrant).provider)
+
+    def _key(self, entrant: Entrant) -> PlanKey:
+        engine = Engine.of(entrant.bundle.manifest.precision, entrant.providers)
+        return PlanKey.of(entrant.bundle.hash, engine.provider)
+
+    def _rounded(self) -> dict[str, "TorchPluto | InBfloat16"]:
+        return {} if self.rounded is None else {TORCH_BF16: self.rounded}
 
     def _half(self) -> list[ContestRow]:
         half = replace(self.config, filter=True, entropy_margin=self._median_margin())
@@ -212,7 +267,9 @@ class Contestants:
         low, high = np.sort(self.torch.step(self.frames)["entropy"])[self.batch // 2 - 1 :][:2]
         return float((low + high) / 2 / log(len(self.store.config.classes)))
 
-    def _steps(self, what: str, config: AdaptConfig, rivals: dict[str, TorchPluto]) -> list[ContestRow]:
+    def _steps(
+        self, what: str, config: AdaptConfig, rivals: "dict[str, TorchPluto | InBfloat16]"
+    ) -> list[ContestRow]:
         notes = {}
         for side in rivals.values():
             side.config = config
@@ -223,8 +280,8 @@ class Contestants:
                 rivals = {**rivals, COMPILED: self.compiled}
         with ExitStack() as stack:
             ours = {
-                who: stack.enter_context(Steps(bundle.path, self.threads, self.batch, config))
-                for who, bundle in self.bundles.items()
+                who: stack.enter_context(Steps(e.bundle.path, e.providers, self.threads, self.batch, config))
+                for who, e in self.ours.items()
             }
             theirs = {who: milliseconds(lambda side=side: side.step(self.frames)) for who, side in rivals.items()}
             values = in_turns(what, {**ours, **theirs}, self.options.repeats, WARM_UP)
@@ -257,14 +314,16 @@ class Contestants:
         with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
             tokens = self.torch.vit.embed(torch.from_numpy(prepared[: self.batch]))[0]
             sides: dict[str, Callable[[], object]] = {}
-            for who, bundle in self.bundles.items():
-                plan = self._followed(bundle)
-                sides[who] = self._bundled(bundle, plan, tokens)
+            for who, entrant in self.ours.items():
+                plan = self._followed(entrant)
+                sides[who] = self._bundled(entrant, plan, tokens)
                 if plan != DEFAULT:
-                    sides[f"{who}, no plan"] = self._bundled(bundle, DEFAULT, tokens)
+                    sides[f"{who}, no plan"] = self._bundled(entrant, DEFAULT, tokens)
             parts = tokens.split(self.piece)
             sides[TORCH] = lambda: self.torch.vit.logits(tokens, module)
             sides[f"torch, {self.piece} at a time"] = lambda: [self.torch.vit.logits(t, module) for t in parts]
+            if self.rounded is not None:
+                sides[TORCH_BF16] = lambda: self._in_bfloat16(tokens, module)
             if self.compiled is not None and not self.trouble:
                 fast = self.compiled.vit.logits
                 sides[COMPILED] = lambda: fast(tokens, module)
@@ -273,8 +332,13 @@ class Contestants:
             rows = compare(what, self.batch, "ms", in_turns(what, timed, self.options.repeats, WARM_UP))
         return rows + self._failed(what)
 
-    def _bundled(self, bundle: Bundle, plan: MachinePlan, tokens: torch.Tensor) -> Callable[[], object]:
-        engine = Engine.of(bundle.manifest.precision, "cpu", self.threads)
+    def _in_bfloat16(self, tokens: torch.Tensor, module: dict[str, Any]) -> object:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.torch.vit.logits(tokens, module)
+
+    def _bundled(self, entrant: Entrant, plan: MachinePlan, tokens: torch.Tensor) -> Callable[[], object]:
+        bundle = entrant.bundle
+        engine = Engine.of(bundle.manifest.precision, entrant.providers, self.threads)
         engine.follow(plan)
         graph = engine.open(bundle.file(FORWARD))
         tensors = bundle.load_module(self.store.names[0]).tensors
@@ -303,15 +367,16 @@ class Contestants:
         rows = []
         for batch in sorted({min(SMALL, self.batch), self.batch}):
             sides: dict[str, Callable[[], float]] = {
-                who: self._peak(bundle, batch) for who, bundle in self.bundles.items()
+                who: self._peak(entrant, batch) for who, entrant in self.ours.items()
             }
             sides[TORCH] = lambda n=batch: torch_memory(self.store.path, self.threads, n, self.config) / 1e6
             what = "peak resident memory of steps, without the images"
             rows += compare(what, batch, "MB", in_turns(what, sides, 1))
         return rows
 
-    def _peak(self, bundle: Bundle, batch: int) -> Callable[[], float]:
-        return lambda: (fresh.peak_memory(bundle.path, "cpu", self.threads, batch).step or 0) / 1e6
+    def _peak(self, entrant: Entrant, batch: int) -> Callable[[], float]:
+        path, providers = entrant.bundle.path, entrant.providers
+        return lambda: (fresh.peak_memory(path, providers, self.threads, batch).step or 0) / 1e6
 
     def start(self) -> list[ContestRow]:
         """New processes, in turns, after one that does not count. Files were read, and ours are compiled, as they
@@ -320,17 +385,17 @@ class Contestants:
         for package in (here := Path(pluto_edge.__file__).parent, *(p.resolve() for p in here.iterdir())):
             if package.is_dir():
                 compileall.compile_dir(package, quiet=2)
-        sides: dict[str, Callable[[], float]] = {who: self._start(b) for who, b in self.bundles.items()}
+        sides: dict[str, Callable[[], float]] = {who: self._start(e) for who, e in self.ours.items()}
         sides[TORCH] = lambda: torch_start(self.store.path, self.threads).total
         return compare(what, 1, "ms", in_turns(what, sides, self.options.repeats, WARM_UP))
 
-    def _start(self, bundle: Bundle) -> Callable[[], float]:
-        return lambda: fresh.cold_start(bundle.path, "cpu", self.threads).total
+    def _start(self, entrant: Entrant) -> Callable[[], float]:
+        return lambda: fresh.cold_start(entrant.bundle.path, entrant.providers, self.threads).total
 
     def added(self) -> list[ContestRow]:
-        """What more of the same adds to a process, over the bytes of the weights."""
+        """What more of the same adds to a process on the CPU provider, over the bytes of the weights."""
         rows = []
-        for who, bundle in self.bundles.items():
+        for who, bundle in ((who, e.bundle) for who, e in self.ours.items() if self._key(e).provider == CPU):
             cameras = Namespace(bundle=str(bundle.path), cameras=2, batch=STREAM_BATCH, frames=None, fps=None)
             second = streams.child(cameras, "memory")[-1][-1]
             opened, run_once = third_graph(bundle.path, self.threads)
@@ -342,6 +407,3 @@ class Contestants:
             }
             rows += compare(f"resident memory added, {who}", None, "MB", values)
         return rows
-
-    def _open(self, bundle: Bundle, config: AdaptConfig) -> Runtime:
-        return Runtime(bundle.path, "cpu", self.threads, config=config, verify=False)

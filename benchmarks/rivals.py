@@ -4,10 +4,12 @@
     python benchmarks/rivals.py --random runs/vits --json rivals.json --plot rivals.png
     python benchmarks/rivals.py --random runs/vits --quick          # the table of ratios, in about 7 minutes
     python benchmarks/rivals.py --random runs/vits --quick --groups start
+    python benchmarks/rivals.py store/ bundle/ portable/@openvino-bf16   # a bundle on another provider
 
 Steps against eager and compiled torch, a module's forward pass against torch and a plain ONNX session, memory, the
 time to the first prediction, and what a second stream and the gradient graph add. `--random` makes a store of
-random weights (ViT-S/16 at 224, 4 modules) and its bundles first, where they are not there. What each row is:
+random weights (ViT-S/16 at 224, 4 modules) and its bundles first, where they are not there. Where OpenVINO loads,
+it takes part, in bfloat16 where the processor has that. What each row is:
 docs/performance.md. Sides take turns; nothing is timed before both say the same of a few images.
 
 Bundles are tuned first (`pluto tune`; `--no-tune` leaves that out). With `--keep DIR`, which `--random` sets, plans
@@ -25,7 +27,7 @@ from contest import (
     as_text,
     png,
 )
-from contestants import GROUPS, Contestants
+from contestants import GROUPS, Contestants, Entrant
 from kept import keeper
 
 from pluto_edge._cpu import usable_cores
@@ -35,7 +37,7 @@ from pluto_edge.bench.bench_plot import check_files
 from pluto_edge.errors import ConfigError, PlutoError
 from pluto_edge.export.exporter import run_export
 from pluto_edge.export.random_store import make_random_store
-from pluto_edge.manifest import Bundle
+from pluto_edge.runtime.engine.providers import choose
 from pluto_edge.store import Store
 
 QUICK: dict[str, Any] = {"batch": 32, "repeats": 2, "compile": 0.0, "groups": "steps,half,forward,start"}
@@ -44,7 +46,11 @@ QUICK: dict[str, Any] = {"batch": 32, "repeats": 2, "compile": 0.0, "groups": "s
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path, nargs="?")
-    parser.add_argument("bundles", type=Path, nargs="*", help="exported from the store; the first is the measure")
+    parser.add_argument(
+        "bundles",
+        nargs="*",
+        help="exported from the store; the first is the measure. BUNDLE@PROVIDER runs where it says",
+    )
     parser.add_argument("--random", type=Path, metavar="DIR", help="a store of random weights and its bundles")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3, help="rounds in which the sides take turns (default: 3)")
@@ -88,7 +94,7 @@ def run(options: Namespace) -> None:
     if options.random and options.keep is None:
         options.keep = options.random / "rivals"
     with keeper(options.keep) as kept:
-        report = Contestants(Store(store), [Bundle(path) for path in bundles], options, kept).report()
+        report = Contestants(Store(store), [Entrant.parse(one) for one in bundles], options, kept).report()
     if options.json is not None:
         write_text(options.json, to_text(report))
     if options.plot is not None:
@@ -96,16 +102,33 @@ def run(options: Namespace) -> None:
     print(as_text(report))
 
 
-def random_store(folder: Path) -> tuple[Path, list[Path]]:
+def random_store(folder: Path) -> tuple[Path, list[str]]:
     """What is there already is left alone."""
-    store, bundles = folder / "store", [folder / "bundle", folder / "bundle-int8"]
+    store = folder / "store"
     if not store.exists():
         with whole_folder(store) as partial:
             make_random_store(partial)
-    for path, precision in zip(bundles, ("fp32", "int8"), strict=True):
-        if not path.exists():
-            run_export(store, path, precision=precision)  # type: ignore[arg-type]
-    return store, bundles
+    wanted: dict[str, dict[str, Any]] = {"bundle": {}, "bundle-int8": {"precision": "int8"}}
+    others = [name for name in ("openvino", "openvino-bf16") if not why_not(name)]
+    if others:
+        wanted["bundle-portable"] = {"profile": "portable"}
+    for name, how in wanted.items():
+        if not (folder / name).exists():
+            run_export(store, folder / name, **how)
+    return store, [
+        str(folder / "bundle"),
+        str(folder / "bundle-int8"),
+        *(f"{folder / 'bundle-portable'}@{name}" for name in others),
+    ]
+
+
+def why_not(provider: str) -> str:
+    """Empty where it loads."""
+    try:
+        choose(provider)
+    except PlutoError as error:
+        return str(error)
+    return ""
 
 
 if __name__ == "__main__":

@@ -22,11 +22,12 @@ from torch_rival import time_limit
 from pluto_edge import AdaptConfig
 from pluto_edge._cpu import this_cpu
 from pluto_edge.bench import machine
+from pluto_edge.bench.workload import steady
 from pluto_edge.errors import BundleError
 from pluto_edge.manifest import Bundle
 from pluto_edge.runtime.engine.plan import MachinePlan, PlanFile, PlanKey
 from pluto_edge.store import Store
-from pluto_edge.tolerances import GRADIENT, LOGITS_INT8, TRAJECTORY_LOGITS, relative_error
+from pluto_edge.tolerances import GRADIENT, LOGITS_FP16, LOGITS_INT8, TRAJECTORY_LOGITS, relative_error
 from tests.bench.conftest import calm
 from tests.reference.torch_pluto import ReliableOnly, TorchPluto
 
@@ -107,10 +108,29 @@ def test_a_bundle_of_another_store_is_refused(
 def test_what_does_not_compute_the_same_is_not_timed(
     make_store: Callable[..., Store], make_bundle: Callable[..., Path], tmp_path: Path
 ) -> None:
-    sides = contestants.Contestants(make_store(), [Bundle(make_bundle())], OPTIONS, Kept(tmp_path))
+    sides = contestants.Contestants(
+        make_store(), [contestants.Entrant.parse(str(make_bundle()))], OPTIONS, Kept(tmp_path)
+    )
     sides.torch.modules["domain-0"]["head_bias"] = sides.torch.modules["domain-0"]["head_bias"] + 1
     with pytest.raises(contestants.ParityError, match="nothing was timed: logits differ"):
         sides.report()
+
+
+def test_an_entrant_is_a_bundle_and_a_provider(make_bundle: Callable[..., Path]) -> None:
+    bundle = make_bundle()
+    plain, other = (contestants.Entrant.parse(f"{bundle}{at}") for at in ("", "@openvino-bf16"))
+    assert plain.bundle.hash == other.bundle.hash and (plain.providers, other.providers) == ("cpu", "openvino-bf16")
+    assert contestants.labels([plain, other]) == ["pluto-edge fp32", "pluto-edge fp32, openvino-bf16"]
+    twice = contestants.labels([plain, plain])
+    assert twice == [f"pluto-edge fp32 ({bundle})"] * 2
+    assert plain.exact and not plain.in_bfloat16
+
+
+def test_torch_rounds_to_bfloat16(make_store: Callable[..., Store], frames: np.ndarray) -> None:
+    config = steady(AdaptConfig.paper())
+    exact, rounded = (TorchPluto(make_store(), config) for _ in range(2))
+    error = relative_error(contestants.InBfloat16(rounded).step(frames)["logits"], exact.step(frames)["logits"])
+    assert TRAJECTORY_LOGITS < error < LOGITS_FP16
 
 
 def test_a_compiler_that_fails_is_a_row(
@@ -125,7 +145,9 @@ def test_a_compiler_that_fails_is_a_row(
 
     monkeypatch.setattr(contestants, "compiled", Broken)
     options = Namespace(**{**vars(OPTIONS), "compile": 9.0, "groups": "steps,half"})
-    report = contestants.Contestants(make_store(), [Bundle(make_bundle())], options, Kept(tmp_path)).report()
+    report = contestants.Contestants(
+        make_store(), [contestants.Entrant.parse(str(make_bundle()))], options, Kept(tmp_path)
+    ).report()
     rows = [row for row in report.rows if row.who == "torch.compile"]
     assert len(rows) == 2 and {row.median for row in rows} == {None}
     assert {row.note for row in rows} == {"did not work: RuntimeError: no compiler"}
@@ -177,7 +199,7 @@ def test_the_table_of_ratios() -> None:
         *rows("from nothing to the first prediction", **{"pluto-edge fp32": [1], "torch": [8]}),
     )
     said = [ratio.of(found) for ratio in RATIOS]
-    assert said == ["1.00", "-", "-", "6.00", "-", "1/8.0"]
+    assert said == ["1.00", "-", "-", "6.00", "-", "-", "-", "1/8.0"]
 
 
 def test_a_compiler_that_takes_too_long_is_stopped() -> None:
