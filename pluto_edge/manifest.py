@@ -58,7 +58,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class ModuleEntry:
-    """A row of the module table; `homes` is a generalist's: the say that specialists keep on their own domains."""
+    """A row of the module table; `homes` is the say that specialists keep on their own domains (`ModuleConfig`)."""
 
     name: str
     source: str = ""

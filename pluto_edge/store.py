@@ -102,7 +102,8 @@ class ModuleConfig:
     """`adapter_config.json`: enough to tell whether a module fits a store or a bundle.
 
     A specialist knows one domain. The generalist, if there is one, was trained on all of them together. Beside
-    it a specialist may have less than all of the say on its own domain: `homes` has the shares, by name.
+    it a specialist may have less than all of the say on its own domain: its `homes` has the shares, by name. In a
+    store without a generalist every specialist has its own share, beside the others.
 
     `backbone` is the one that it was made with (`Manifest.backbone`), and `parent` the digest of the module that it
     was learned from, on a device; "" where nobody knows, or there is none.

@@ -51,16 +51,16 @@ def predict(
         passed = network.run_finite(batch, state.affines, modules.specialists, seen=seen)
         return Predicted(require_finite(predict_from(modules, passed, state, recent, config)), passed, tried)
     look = look_at(network, batch, seen)
-    looks = beyond.looks_like(modules, newest(recent, look.x_hat), look.x_hat, config)
+    recognised = beyond.recognise(modules, newest(recent, look.x_hat), look.x_hat, config)
     run = partial(network.run_finite, batch, state.affines, look=look, activations=activations)
-    say = beyond.who_has_a_say(modules, tried, looks, config)
+    say = beyond.who_has_a_say(modules, tried, recognised, config)
     passed = run(say.names(modules), seen=seen)
-    said = beyond.predict(modules, state, passed, say.weights(modules, state, passed), config)
+    said = beyond.predict(modules, state, passed, say.weights(state, passed), config)
     tried = beyond.try_on(modules, tried, passed, said, config)
-    say = beyond.who_has_a_say(modules, tried, looks, config)  # who does not fit leaves its say
+    say = beyond.who_has_a_say(modules, tried, recognised, config)  # who does not fit leaves its say
     if not set(say.names(modules)) <= set(passed.names):
         passed = run(say.names(modules), seen=seen or (passed,))
-    said = beyond.predict(modules, state, passed, say.weights(modules, state, passed), config)
+    said = beyond.predict(modules, state, passed, say.weights(state, passed), config)
     return Predicted(require_finite(said), passed, tried)
 
 
@@ -68,9 +68,9 @@ def predict_from(modules: Modules, passed: Pass, state: State, recent: Array, co
     """What the modules of a pass say together, with the selector and the prototypes of this state."""
     if not beyond.applies(modules, config):
         return blend(passed, selector.weights(state.selector, passed.x_hat, passed.logits), config)[0]
-    looks = beyond.looks_like(modules, recent, passed.x_hat, config)
-    say = beyond.who_has_a_say(modules, state.prototypes, looks, config)
-    return beyond.predict(modules, state, passed, say.weights(modules, state, passed), config)
+    recognised = beyond.recognise(modules, recent, passed.x_hat, config)
+    say = beyond.who_has_a_say(modules, state.prototypes, recognised, config)
+    return beyond.predict(modules, state, passed, say.weights(state, passed), config)
 
 
 def look_at(network: Network, batch: ImageBatch, seen: Sequence[Pass] = ()) -> Look:

@@ -27,7 +27,7 @@ def suggest(learner: Learner, index: Index, count: int) -> Suggestions:
         return Suggestions(False, f"{len(recent)} recent images, want {FEWEST}", len(recent), 0.0)
     network = learner.network.snapshot()
     state = learner.state.of(network.modules.digests)
-    known = beyond.looks_like(network.modules, recent, recent, learner.config).sum(axis=1)
+    known = beyond.recognise(network.modules, recent, recent, learner.config).shares.sum(axis=1)
     unknown = float(1 - known.mean())
     leader = state.top or ""
     misfit = state.misfit(network.modules.references)

@@ -1,10 +1,12 @@
 """At home: how much say a specialist has on its own domain, and how much is left to the generalist.
 
 A specialist has seen fewer images than the generalist, and only of its domain. Which of the two is better there,
-or whether both together are, is known from the domain's validation images, which neither has learned from.
+or whether both together are, is known from the domain's validation images, which neither has learned from. In a
+store without a generalist the other specialists together take its place: many weak ones may know more than one.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,12 +18,15 @@ from pluto_edge.errors import StoreError
 from pluto_edge.store import Store
 from pluto_edge.train.cache import Cache, module_params
 from pluto_edge.train.features import Embedded, logits
+from pluto_edge.train.selector import SourceLogits
 from pluto_edge.vit.torch_vit import TorchViT
 
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 SECOND = (
     0.02  # by so much per image must two modules make the labels more likely than one, for they cost two passes
 )
+
+PRIOR = 64.0  # images' worth of what is so in all domains, where specialists stand beside each other
 
 
 def home_of(vit: TorchViT, cache: Cache, beside: Store) -> float:
@@ -57,14 +62,32 @@ def _key(cache: Cache) -> list[str]:
 
 def home_share(own: Wide, general: Wide, labels: NDArray[np.integer]) -> float:
     """From both modules' probabilities [n,K] on labelled images."""
+    return SHARES[int(np.argmin(_costs(own, general, labels)))]
+
+
+def homes_beside_others(logits: Mapping[str, SourceLogits], temperatures: Sequence[float]) -> dict[str, float]:
+    """For each domain the say of its own module beside the average of the others, from all modules' logits on
+    validation images; `temperatures` are the modules'.
+
+    Where the selector sees few images of a domain, what is so in all domains together counts beside them.
+    """
+    costs = {}
+    for name, source in logits.items():
+        p = torch.softmax(source.logits.double() / torch.tensor(temperatures)[:, None], dim=2).numpy()
+        own = int(source.own[0])
+        others = np.delete(p, own, axis=1).mean(axis=1)
+        costs[name] = _costs(p[:, own], others, source.labels.numpy())
+    counts = {name: len(source.labels) for name, source in logits.items()}
+    everywhere = sum(counts[n] * costs[n] for n in costs) / sum(counts.values())
+    return {n: SHARES[int(np.argmin(counts[n] * costs[n] + PRIOR * everywhere))] for n in costs}
+
+
+def _costs(own: Wide, general: Wide, labels: NDArray[np.integer]) -> Wide:
+    """Of each share, for an image on average: how surprising labels are, and that two modules cost two passes."""
     rows = np.arange(len(labels))
     ours, theirs = (np.maximum(p[rows, labels], 1e-9) for p in (own, general))
-
-    def cost(share: float) -> float:
-        surprise = -float(np.log(share * ours + (1 - share) * theirs).mean())
-        return surprise + SECOND * (0 < share < 1)
-
-    return min(SHARES, key=cost)
+    surprise = [-float(np.log(share * ours + (1 - share) * theirs).mean()) for share in SHARES]
+    return np.array(surprise) + [SECOND * (0 < share < 1) for share in SHARES]
 
 
 def _probabilities(vit: TorchViT, store: Store, name: str, data: Embedded) -> Wide:

@@ -36,7 +36,7 @@ from pluto_edge.train.pool import Pool
 from pluto_edge.train.progress import RunProgress, Silent
 from pluto_edge.train.recipe import Recipe, SelectorRecipe
 from pluto_edge.train.selector import join, train_selector
-from pluto_edge.train.trainer import embed_one, save_trained, seen_of
+from pluto_edge.train.trainer import embed_one, keep_beside_others, save_trained, seen_of
 from pluto_edge.vit.backbone import load_backbone
 from pluto_edge.vit.torch_vit import Params, TorchViT
 
@@ -73,8 +73,10 @@ def leave_out(
         given = {} if weights is None else {target: weights}
         train_generalists(store, domains, [target], recipe, weights=given, workers=workers, progress=progress)
     caches = [Cache(store, d, selector_recipe.images) for d in sources]
-    train, val = (join([c.source(part, names) for c in caches]) for part in ("train", "val"))
-    selector = train_selector(train, val, selector_recipe, partial(progress.step, f"selector without {target}"))
+    train, val = ([c.source(part, names) for c in caches] for part in ("train", "val"))
+    selector = train_selector(
+        join(train), join(val), selector_recipe, partial(progress.step, f"selector without {target}")
+    )
     progress.say(
         f"without {target}, on the sources' validation images: blend {selector.blend:.3f}, uniform average "
         f"{selector.uniform:.3f}, best single module {selector.best_single:.3f}"
@@ -88,6 +90,8 @@ def leave_out(
         if with_generalist:
             _link_module(Store(_place(store, target)), made, GENERALIST)
             made.list_module(GENERALIST)
+        else:
+            keep_beside_others(made, dict(zip(names, val, strict=True)))
         made.save_selector(selector.weights)
         known = store.load_seen()
         sure = [n for n in names if known is not None and n in known.modules]

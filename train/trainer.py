@@ -6,7 +6,7 @@ is one job more. Jobs run one after another, in several processes, or on a Ray c
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save
 
 from pluto_edge._files import whole_folder, write_bytes, write_text
-from pluto_edge.errors import ConfigError
+from pluto_edge.errors import ConfigError, StoreError
 from pluto_edge.modules import Kind, Module, SelectorWeights
 from pluto_edge.seen import Seen, hashes_of
 from pluto_edge.store import Backbone, ModuleConfig, Scalar, Store, StoreConfig, check_vacant
@@ -24,7 +24,7 @@ from pluto_edge.train import report
 from pluto_edge.train.cache import Cache, drop_tokens, open_work
 from pluto_edge.train.data import GENERALIST, Domain
 from pluto_edge.train.features import accuracy
-from pluto_edge.train.home import keep_home, kept_home
+from pluto_edge.train.home import homes_beside_others, keep_home, kept_home
 from pluto_edge.train.jobs import Workers
 from pluto_edge.train.module import Trained, train_module
 from pluto_edge.train.pool import Pool
@@ -155,6 +155,8 @@ def run_train(
         together = join(its)
         everywhere = accuracy(together.logits[:, 0], together.labels)
         store.describe_module(store.generalist, homes=_homes(store, caches))
+    else:
+        keep_beside_others(store, {d.name: v for d, v in zip(wanted, val, strict=True)})
     skipped = tuple(f"{path}: {why}" for c in caches for path, why in c.unreadable.items())
     done = TrainReport(store.path, matrix, result, skipped, everywhere)
     report.write(store, done)
@@ -275,6 +277,16 @@ def logits_one(path: Path, domain: Domain, limit: int | None, progress: RunProgr
         if at_home:
             keep_home(vit, cache)
     return domain.name
+
+
+def keep_beside_others(store: Store, val: Mapping[str, SourceLogits]) -> None:
+    """Into the specialists' descriptions: the say of each at home, where there is no generalist."""
+    if len(store.specialists) < 2:
+        return
+    signatures = [store.load_module(n).signature(StoreError) for n in store.specialists]
+    temperatures = [s.temperature if s else 1.0 for s in signatures]
+    for name, share in homes_beside_others(val, temperatures).items():
+        store.describe_module(name, homes={name: share})
 
 
 def _homes(store: Store, caches: Sequence[Cache]) -> dict[str, float]:

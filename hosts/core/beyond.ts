@@ -5,7 +5,7 @@
 
 import { align } from "./alignment.js";
 import type { Continuity } from "./continuity.js";
-import { STAKES, trust } from "./evidence.js";
+import { SHORTLIST, STAKES, trust } from "./evidence.js";
 import { columnMeans, Matrix, max, sum, TINY_32 } from "./linear.js";
 import type { AdaptConfig } from "./manifest.js";
 import { every, type Look, type Modules, type Network, onlyOf, type Pass } from "./network.js";
@@ -32,22 +32,29 @@ export function applies(modules: Modules, config: AdaptConfig): boolean {
   return asked && modules.references.size > 0;
 }
 
-/** Who has a say: by module its share of every image, [B]; and what is left to the selector, [B]. */
+/** What is known of the images before any module runs: shares [B,N] by known domain, and whom the selector weighs. */
+export interface Recognised {
+  readonly shares: Matrix;
+  readonly asked: readonly string[];
+}
+
+/** Who has a say: by module its share of every image, [B]; and what is left to the selector, [B], for those asked. */
 export interface Say {
   readonly shares: ReadonlyMap<string, Float64Array>;
   readonly rest: Float64Array;
+  readonly asked: readonly string[];
 }
 
 /** The modules that must run. */
 export function namesOf(say: Say, modules: Modules): string[] {
-  const asked = max(say.rest) > LITTLE ? modules.specialists : [];
+  const asked = max(say.rest) > LITTLE ? say.asked : [];
   return modules.names.filter((n) => say.shares.has(n) || asked.includes(n));
 }
 
 /** [B,n] of the modules that ran, rows sum to 1; one that did not run leaves its share to the others. */
-export function weightsOf(say: Say, modules: Modules, state: State, passed: Pass): Matrix {
+export function weightsOf(say: Say, state: State, passed: Pass): Matrix {
   const out = new Matrix(passed.xHat.rows, passed.names.length);
-  const asked = passed.names.filter((n) => modules.specialists.includes(n));
+  const asked = passed.names.filter((n) => say.asked.includes(n));
   const few = asked.length && max(say.rest) > LITTLE ? onlyOf(passed, asked) : null;
   const chosen = few && selectorWeights(state.selector, passed.xHat, logitsOf(few));
   for (let i = 0; i < out.rows; i++) {
@@ -63,18 +70,23 @@ export function weightsOf(say: Say, modules: Modules, state: State, passed: Pass
   return out;
 }
 
-/** How much of each image looks like each known domain, [B,N]; no column where nobody asks or knows. */
-export function looksLike(modules: Modules, recent: Matrix, xHat: Matrix, config: AdaptConfig): Matrix {
-  if (config.weighting !== "evidence" || modules.domains === null) return new Matrix(xHat.rows, 0);
-  return modules.domains.weigh(recent, xHat, modules.generalist === null ? 1 : STAKES);
+/** From how the images look, and the recent ones, this batch's among them or not. */
+export function recognise(modules: Modules, recent: Matrix, xHat: Matrix, config: AdaptConfig): Recognised {
+  const { domains, generalist, specialists } = modules;
+  if (config.weighting !== "evidence" || domains === null) return { shares: new Matrix(xHat.rows, 0), asked: specialists };
+  const shares = domains.weigh(recent, xHat, generalist === null ? 1 : STAKES);
+  if (generalist !== null || specialists.length <= SHORTLIST) return { shares, asked: specialists };
+  const near = domains.nearest(recent.rows ? recent : xHat, SHORTLIST);
+  return { shares, asked: specialists.filter((n) => near.includes(n) || !domains.names.includes(n)) };
 }
 
-/** From how the images look, as `looksLike` says, and from how well each module's features fit so far. */
-export function whoHasASay(modules: Modules, prototypes: Prototypes, looks: Matrix, config: AdaptConfig): Say {
+/** From what is recognised in the images, and from how well each module's features fit so far. */
+export function whoHasASay(modules: Modules, prototypes: Prototypes, recognised: Recognised, config: AdaptConfig): Say {
+  const { shares: looks, asked } = recognised;
   const ones = new Float64Array(looks.rows).fill(1);
   const none = new Float64Array(looks.rows);
   const { generalist } = modules;
-  if (config.weighting === "generalist" && generalist !== null) return { shares: new Map([[generalist, ones]]), rest: none };
+  if (config.weighting === "generalist" && generalist !== null) return { shares: new Map([[generalist, ones]]), rest: none, asked: [] };
   const shares = new Map<string, Float64Array>();
   let rest: Float64Array = ones;
   if (config.weighting === "evidence" && modules.domains !== null) {
@@ -84,9 +96,9 @@ export function whoHasASay(modules: Modules, prototypes: Prototypes, looks: Matr
       if (max(share) > LITTLE) shares.set(name, share);
     });
     for (const share of shares.values()) rest = rest.map((v, i) => v - share[i]!);
-    if (generalist !== null && max(rest) > LITTLE) return { shares: new Map(shares).set(generalist, rest), rest: none };
+    if (generalist !== null && max(rest) > LITTLE) return { shares: new Map(shares).set(generalist, rest), rest: none, asked: [] };
   }
-  return { shares, rest: rest.map((v) => Math.max(v, 0)) };
+  return { shares, rest: rest.map((v) => Math.max(v, 0)), asked };
 }
 
 /** Where the classes of these images are, for `Prototypes.misfit`; nothing is predicted with it. */
@@ -134,7 +146,7 @@ export async function propose(
   const { modules } = network;
   const threshold = reliableBelow(network, config);
   const aligning = config.sam === "batch" && config.objective !== "entropy" && batch.length >= ALIGN_FROM;
-  const looks = looksLike(modules, recent, look.xHat, config);
+  const recognised = recognise(modules, recent, look.xHat, config);
   let seen = given;
   let proposed = state;
   let entropyBefore = 0;
@@ -144,14 +156,14 @@ export async function propose(
   let blended!: Blend;
   let independence = 0;
   for (let turn = 0; turn < (config.prototypes ? ROUNDS : 1); turn++) {
-    const say = whoHasASay(modules, proposed.prototypes, looks, config);
+    const say = whoHasASay(modules, proposed.prototypes, recognised, config);
     passed = await network.runFinite(batch, state.affines, namesOf(say, modules), { seen, look, activations: aligning });
     seen = seen.length ? seen : [passed];
-    const asked = onlyOf(passed, modules.specialists);
+    const asked = onlyOf(passed, say.asked);
     if (turn === 0 && asked.names.length && max(say.rest) > LITTLE) {
       ({ entropyBefore, gathered, state: proposed } = updateSelector(state, asked, config));
     }
-    weight = weightsOf(say, modules, proposed, passed);
+    weight = weightsOf(say, proposed, passed);
     blended = predict(modules, proposed, passed, weight, config);
     let probabilities = probabilitiesOf(blended);
     if (continuity) {

@@ -5,31 +5,39 @@
  * grows as it foresees the images (runtime/algorithm/continuity.py):
  *
  *     belief_k    ∝ (s · belief_k + (1 - s) / K) · p_k
- *     foreseen_k  = s · belief_k + (1 - s) · share_k              share: how often there was each class so far
- *     weight      ∝ ((1 - α) weight + α prior) · Σ foreseen_k p_k
- *     count_k     = count_k + share_k p_k / Σ share_k p_k
+ *     usual_k     ∝ υ + Σ p_k so far
+ *     foreseen    = s · min(Σ belief_k p_k / Σ usual_k p_k, Σ belief_k p_k / usual_k) + 1 - s
+ *     weight      ∝ ((1 - α) weight + α prior) · foreseen
  */
 
 import { dot, Matrix, max, mean, sum } from "./linear.js";
 
 const STICKY = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99] as const;
-const INDEPENDENT = 0.9;
+const INDEPENDENT = 0.97;
 const DOUBT = 0.02;
 const ALPHA = 1 / 512;
-const UNSEEN = 1; // images of each class that count before the first
-const HORIZON = 4096; // images that the shares reach back
+const UNSEEN = 0.5; // υ: images of each class that count before the first
+const HORIZON = 4096; // images that what is usual reaches back
 const PRIOR = Float64Array.from(STICKY, (s) => (s === 0 ? INDEPENDENT : (1 - INDEPENDENT) / (STICKY.length - 1)));
 
 export class Continuity {
   constructor(
     readonly beliefs: Matrix | null = null, // [S,K] for the last image; null before the first
     readonly weights: Float64Array = PRIOR,
-    readonly counts: Float64Array | null = null, // [K], how many images there were of each class
+    readonly counts: Float64Array | null = null, // [K], how much was said of each class so far
   ) {}
 
   /** The expected s: 0 where images have nothing to do with each other. */
   get stickiness(): number {
     return dot(this.weights, STICKY);
+  }
+
+  /** How much each filter has to say: none but the image itself, until more order was shown than was expected. */
+  get say(): Float64Array {
+    const sticky = this.weights.map((w, s) => (STICKY[s]! > 0 ? w : 0));
+    const total = sum(sticky);
+    const shown = Math.max(total - (1 - INDEPENDENT), 0) / INDEPENDENT;
+    return sticky.map((w, s) => (STICKY[s]! > 0 ? (shown * w) / Math.max(total, 1e-300) : 1 - shown));
   }
 
   /** How far an image's class says nothing of the next: 1 on a shuffled stream, near 0 in long runs. */
@@ -42,7 +50,7 @@ export class Continuity {
     const classes = probabilities.cols;
     const says = probabilities.map((p) => (1 - DOUBT) * p + DOUBT / classes);
     const { forward, after } = this.forward(says);
-    const { weights } = after;
+    const { say } = after;
     const later = backward(says);
     const followed = new Matrix(says.rows, classes);
     for (let i = 0; i < says.rows; i++) {
@@ -50,7 +58,7 @@ export class Continuity {
         const found = forward[i]!.row(s).map((v, k) => v * later[i]!.row(s)[k]!);
         const total = sum(found);
         for (let k = 0; k < classes; k++) {
-          followed.row(i)[k]! += weights[s]! * (stay === 0 ? probabilities.row(i)[k]! : found[k]! / total);
+          followed.row(i)[k]! += say[s]! * (stay === 0 ? probabilities.row(i)[k]! : found[k]! / total);
         }
       });
     }
@@ -66,21 +74,22 @@ export class Continuity {
     const forward: Matrix[] = [];
     for (let i = 0; i < says.rows; i++) {
       const one = says.row(i);
-      const next = new Matrix(STICKY.length, classes);
+      const kept = Math.min(1, HORIZON / (sum(counts) + 1));
+      counts = counts.map((n, k) => (n + one[k]!) * kept);
       const images = sum(counts);
-      const shares = counts.map((n) => (UNSEEN + n) / (UNSEEN * classes + images));
+      const usual = counts.map((n) => (UNSEEN + n) / (UNSEEN * classes + images));
+      const guess = dot(usual, one);
+      const over = one.map((p, k) => p / usual[k]!);
+      const next = new Matrix(STICKY.length, classes);
       weights = weights.map((weight, s) => {
         const stay = STICKY[s]!;
         const before = belief.row(s);
         const joint = before.map((v, k) => (stay * v + (1 - stay) / classes) * one[k]!);
         const total = sum(joint);
         next.data.set(joint.map((v) => v / total), s * classes);
-        const foreseen = sum(before.map((v, k) => (stay * v + (1 - stay) * shares[k]!) * one[k]!));
+        const foreseen = stay * Math.min(dot(before, one) / guess, dot(before, over)) + (1 - stay);
         return ((1 - ALPHA) * weight + ALPHA * PRIOR[s]!) * foreseen;
       });
-      const likely = dot(shares, one);
-      const kept = Math.min(1, HORIZON / (images + 1));
-      counts = counts.map((n, k) => (n + (shares[k]! * one[k]!) / likely) * kept);
       const all = sum(weights);
       weights = weights.map((v) => v / all);
       forward.push((belief = next));

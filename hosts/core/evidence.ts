@@ -18,6 +18,7 @@ const LEAST = 0.15; // of the recent images: a domain with a smaller share is ta
 const [FITS, FEW, CHANCE] = [0.85, 1.5, 1.5] as const;
 const SOFT = 0.1;
 const [MOVED, MOVED_SOFT] = [1.8, 0.1] as const;
+export const SHORTLIST = 15; // specialists that are asked about what no domain is known to fit, where there are more
 export const STAKES = 10; // what a wrong specialist loses against a generalist, over what the right one gains
 
 export class Domains {
@@ -80,6 +81,13 @@ export class Domains {
     const entropy = -shares.reduce((total, v) => total + v * Math.log(v), 0);
     const mixed = Math.min(Math.exp(entropy) - 1, 1); // 0 for one domain, 1 for two and more
     return found.map((v) => v / (v + stakes ** mixed * (1 - v)));
+  }
+
+  /** So many domains, those that make the recent images most likely. */
+  nearest(recent: Matrix, count: number): string[] {
+    const likely = columnMeans(this.logLikelihoods(matmul(centred(recent, this.origin), this.whiten)));
+    const order = this.names.map((_, j) => j).sort((a, b) => likely[b]! - likely[a]! || a - b);
+    return order.slice(0, count).map((j) => this.names[j]!);
   }
 
   private logLikelihoods(rows: Matrix): Matrix {

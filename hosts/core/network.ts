@@ -116,7 +116,9 @@ export class Modules {
     this.generalist = this.names.find((n) => this.get(n).role === "generalist") ?? null;
     const others = this.names.filter((n) => n !== this.generalist);
     this.specialists = others.length ? others : this.names;
-    this.homes = this.generalist === null ? {} : this.get(this.generalist).homes;
+    // beside the generalist or, where there is none, each specialist's own beside the others
+    const beside = this.generalist === null ? [...all.values()] : [this.get(this.generalist)];
+    this.homes = Object.assign({}, ...beside.map((m) => m.homes));
     this.references = new Map(
       [...all.values()].filter((m) => m.reference !== null).map((m) => [m.name, m.reference!] as const),
     );

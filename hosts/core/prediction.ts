@@ -46,14 +46,14 @@ export async function predict(
     return { blend: requireFinite(predictFrom(modules, passed, state, recent, config)), passed, tried };
   }
   const look = await lookAt(network, batch, seen);
-  const looks = beyond.looksLike(modules, newest(recent, look.xHat), look.xHat, config);
+  const recognised = beyond.recognise(modules, newest(recent, look.xHat), look.xHat, config);
   const run = (say: beyond.Say, known: readonly Pass[]) =>
     network.runFinite(batch, state.affines, beyond.namesOf(say, modules), { seen: known, look, activations });
-  const told = (say: beyond.Say) => beyond.predict(modules, state, passed, beyond.weightsOf(say, modules, state, passed), config);
-  let say = beyond.whoHasASay(modules, tried, looks, config);
+  const told = (say: beyond.Say) => beyond.predict(modules, state, passed, beyond.weightsOf(say, state, passed), config);
+  let say = beyond.whoHasASay(modules, tried, recognised, config);
   let passed = await run(say, seen);
   const fitted = beyond.tryOn(modules, tried, passed, told(say), config);
-  say = beyond.whoHasASay(modules, fitted, looks, config); // who does not fit leaves its say
+  say = beyond.whoHasASay(modules, fitted, recognised, config); // who does not fit leaves its say
   if (!beyond.namesOf(say, modules).every((n) => passed.names.includes(n))) passed = await run(say, seen.length ? seen : [passed]);
   return { blend: requireFinite(told(say)), passed, tried: fitted };
 }
@@ -63,9 +63,9 @@ export function predictFrom(modules: Modules, passed: Pass, state: State, recent
   if (!beyond.applies(modules, config)) {
     return blend(modules, passed, weights(state.selector, passed.xHat, logitsOf(passed)), config).blend;
   }
-  const looks = beyond.looksLike(modules, recent, passed.xHat, config);
-  const say = beyond.whoHasASay(modules, state.prototypes, looks, config);
-  return beyond.predict(modules, state, passed, beyond.weightsOf(say, modules, state, passed), config);
+  const recognised = beyond.recognise(modules, recent, passed.xHat, config);
+  const say = beyond.whoHasASay(modules, state.prototypes, recognised, config);
+  return beyond.predict(modules, state, passed, beyond.weightsOf(say, state, passed), config);
 }
 
 /** How the images look; what `seen` (passes of the same images) knows of it is not computed again. */

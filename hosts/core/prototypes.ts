@@ -18,7 +18,7 @@ const ANY = 50; // κ₁
 const SURE = 0.7; // probability from which on an image counts for its class
 const HORIZON = 512; // images that the means reach back
 const BLUNT = 0.1; // sharpness beyond it is cut
-const ALONG = 5; // what the cosine between an image and a prototype counts, in nats
+const ALONG = 5; // what the cosine between an image and a prototype counts where one module speaks, in nats
 const FAR = 4; // in deviations: images that are farther from every prototype count less
 export const DRIFT = 64; // images whose mean is as uncertain as a known domain may drift
 
@@ -112,6 +112,10 @@ export class Prototypes {
   /** Probabilities [B,K] of the modules of a pass with their weights [B,n]. */
   predict(references: References, passed: Pass, weights: Matrix): Matrix {
     const classes = passed.said.get(passed.names[0]!)!.logits.cols;
+    const direction = Float64Array.from({ length: weights.rows }, (_, i) => {
+      const row = weights.row(i);
+      return (ALONG * dot(row, row)) / Math.max(sum(row) ** 2, TINY);
+    });
     const byHead = new Matrix(weights.rows, classes);
     const byDistance = new Matrix(weights.rows, classes);
     passed.names.forEach((name, column) => {
@@ -132,7 +136,7 @@ export class Prototypes {
       const centre = columnMeans(reference.means).map((v, d) => v + delta[d]!);
       const along = cosines(features, points, centre);
       const far = reference.distances(features, points);
-      add(byDistance, softmax(far.map((v, at) => ALONG * along.data[at]! - v / (2 * Math.min(sharpness, BLUNT)))));
+      add(byDistance, softmax(far.map((v, at) => direction[Math.floor(at / classes)]! * along.data[at]! - v / (2 * Math.min(sharpness, BLUNT)))));
     });
     const both = byHead.map((v, at) => v * byDistance.data[at]! + TINY);
     const totals = Float64Array.from({ length: both.rows }, (_, i) => sum(both.row(i)));

@@ -18,7 +18,7 @@ from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
 from pluto_edge.runtime.algorithm.alignment import align
 from pluto_edge.runtime.algorithm.continuity import Continuity
-from pluto_edge.runtime.algorithm.evidence import STAKES, Domains, trust
+from pluto_edge.runtime.algorithm.evidence import SHORTLIST, STAKES, Domains, trust
 from pluto_edge.runtime.algorithm.prototypes import Prototypes
 from pluto_edge.runtime.algorithm.selection import Blend, blend, mixed_entropy, update_selector
 from pluto_edge.runtime.algorithm.sharpness import (
@@ -54,24 +54,39 @@ def applies(modules: Modules, config: AdaptConfig) -> bool:
 
 
 @dataclass(frozen=True)
+class Recognised:
+    """What is known of the images before any module runs.
+
+    Attributes:
+        shares: how much of each image looks like each known domain, [B,N]; no column where nobody asks or knows.
+        asked: the specialists that the selector is to weigh, where no domain fits.
+    """
+
+    shares: Wide
+    asked: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Say:
-    """Who has a say: by module its share of every image, [B]; and what is left to the selector, [B]."""
+    """Who has a say: by module its share of every image, [B]; and what is left to the selector, [B], which weighs
+    those that are `asked`."""
 
     shares: Mapping[str, Wide]
     rest: Wide
+    asked: tuple[str, ...] = ()
 
     def names(self, modules: Modules) -> tuple[str, ...]:
         """The modules that must run."""
-        asked = modules.specialists if self.rest.max() > LITTLE else ()
+        asked = self.asked if self.rest.max() > LITTLE else ()
         return tuple(n for n in modules if n in self.shares or n in asked)
 
-    def weights(self, modules: Modules, state: State, passed: Pass) -> Wide:
+    def weights(self, state: State, passed: Pass) -> Wide:
         """[B,n] of the modules that ran, rows sum to 1; one that did not run leaves its share to the others."""
         weights = np.zeros(passed.logits.shape[:2])
         for name, share in self.shares.items():
             if name in passed.names:
                 weights[:, passed.names.index(name)] = share
-        asked = [c for c, n in enumerate(passed.names) if n in modules.specialists]
+        asked = [c for c, n in enumerate(passed.names) if n in self.asked]
         if asked and self.rest.max() > LITTLE:
             chosen = selector.weights(state.selector, passed.x_hat, passed.logits[:, asked])
             weights[:, asked] += self.rest[:, None] * chosen
@@ -88,18 +103,23 @@ def _domains(modules: Modules) -> Domains | None:
     return Domains.of({n: r.signature for n, r in modules.references.items() if n in modules.specialists})
 
 
-def looks_like(
+def recognise(
     modules: Modules, recent: NDArray[np.floating], x_hat: NDArray[np.floating], config: AdaptConfig
-) -> Wide:
-    """How much of each image looks like each known domain, [B,N]; no column where nobody asks or knows."""
+) -> Recognised:
+    """From how the images look, and the recent ones, this batch's among them or not."""
     domains = known_domains(modules)
     if config.weighting != "evidence" or domains is None:
-        return np.zeros((len(x_hat), 0))
-    return domains.weigh(recent, x_hat, STAKES if modules.generalist is not None else 1.0)
+        return Recognised(np.zeros((len(x_hat), 0)), modules.specialists)
+    shares = domains.weigh(recent, x_hat, STAKES if modules.generalist is not None else 1.0)
+    if modules.generalist is not None or len(modules.specialists) <= SHORTLIST:
+        return Recognised(shares, modules.specialists)
+    near = domains.nearest(recent if len(recent) else x_hat, SHORTLIST)
+    return Recognised(shares, tuple(n for n in modules.specialists if n in near or n not in domains.names))
 
 
-def who_has_a_say(modules: Modules, prototypes: Prototypes, looks: Wide, config: AdaptConfig) -> Say:
-    """From how the images look, as `looks_like` says, and from how well each module's features fit so far."""
+def who_has_a_say(modules: Modules, prototypes: Prototypes, recognised: Recognised, config: AdaptConfig) -> Say:
+    """From what is recognised in the images, and from how well each module's features fit so far."""
+    looks = recognised.shares
     rest = np.ones(len(looks))
     if config.weighting == "generalist" and modules.generalist is not None:
         return Say({modules.generalist: rest}, np.zeros_like(rest))
@@ -114,7 +134,7 @@ def who_has_a_say(modules: Modules, prototypes: Prototypes, looks: Wide, config:
         rest = 1 - np.sum(list(shares.values()), axis=0) if shares else rest
         if modules.generalist is not None and rest.max() > LITTLE:
             return Say({**shares, modules.generalist: rest}, np.zeros_like(rest))
-    return Say(shares, np.maximum(rest, 0.0))
+    return Say(shares, np.maximum(rest, 0.0), recognised.asked)
 
 
 def try_on(modules: Modules, tried: Prototypes, passed: Pass, blend: Blend, config: AdaptConfig) -> Prototypes:
@@ -177,21 +197,21 @@ def propose(
     threshold = reliable_below(network, config)
     aligning = config.sam == "batch" and config.objective != "entropy" and len(batch) >= ALIGN_FROM
     with stages("forward"):
-        looks = looks_like(modules, recent, look.x_hat, config)
+        recognised = recognise(modules, recent, look.x_hat, config)
     proposed = state
     entropy_before = 0.0
     gathered = state.gathered
     for turn in range(ROUNDS if config.prototypes else 1):
         with stages("forward"):
-            say = who_has_a_say(modules, proposed.prototypes, looks, config)
+            say = who_has_a_say(modules, proposed.prototypes, recognised, config)
             names = say.names(modules)
             passed = network.run_finite(batch, state.affines, names, seen=seen, look=look, activations=aligning)
             seen = seen or (passed,)
         with stages("selector"):
-            asked = passed.only(modules.specialists)
+            asked = passed.only(say.asked)
             if turn == 0 and asked.names and say.rest.max() > LITTLE:
                 entropy_before, gathered, proposed = update_selector(state, asked, config)
-            weights = say.weights(modules, proposed, passed)
+            weights = say.weights(proposed, passed)
             blended = predict(modules, proposed, passed, weights, config)
             probabilities, independence = followed(blended, continuity)
             if config.prototypes:

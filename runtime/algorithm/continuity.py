@@ -5,15 +5,17 @@ any class follows. Nobody says how sticky a stream is; so a filter runs for each
 s = 0, in which images have nothing to do with each other. A filter's weight grows as it foresees the images:
 
     belief_k    ∝ (s · belief_k + (1 - s) / K) · p_k            p: what the image says by itself
-    foreseen_k  = s · belief_k + (1 - s) · share_k              share: how often there was each class so far
-    weight      ∝ ((1 - α) weight + α prior) · Σ foreseen_k p_k
-    count_k     = count_k + share_k p_k / Σ share_k p_k         whose shares those are
+    usual_k     ∝ υ + Σ p_k so far                              what images say on average
+    foreseen    = s · min(Σ belief_k p_k / Σ usual_k p_k, Σ belief_k p_k / usual_k) + 1 - s
+    weight      ∝ ((1 - α) weight + α prior) · foreseen
 
-Shares are in what is foreseen so that only the order of images counts. A module on a domain that is not its own
-often says one class of nearly everything; taken for a run, that would confirm itself.
+What is foreseen is held against what is usual, twice: against a guess by the usual shares, and class by class
+against what images usually say of it. So only the order of images counts. A module on a domain that is not its own
+often says one class of nearly everything, and a blend of many modules leans to one a little in every image; taken
+for a run, either would confirm itself.
 
-The answer is the weighted average of the filters. On a shuffled stream every s > 0 foresees so badly that the
-answer is p itself. Where classes come in runs, the neighbours decide a doubtful image. Within a batch later images
+The answer is the weighted average of the filters, but for the image alone until they have shown more order than was
+expected of them: where classes come in runs, the neighbours decide a doubtful image. Within a batch later images
 speak for earlier ones, too (forward-backward); frame by frame only the past does. The share α of the prior (the
 fixed share of Herbster and Warmuth) lets a stream that was sticky for hours stop being so within a few images.
 (Beyond the paper. The numbers were chosen on development domains: docs/adaptation.md.)
@@ -26,11 +28,11 @@ import numpy as np
 from pluto_edge._arrays import Wide
 
 STICKY = np.array([0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99])
-INDEPENDENT = 0.9  # how sure it is, before any image, that images have nothing to do with each other
+INDEPENDENT = 0.97  # how sure it is, before any image, that images have nothing to do with each other
 DOUBT = 0.02  # that an image says nothing: no single one, however sure, breaks or makes a run
 ALPHA = 1 / 512  # once in so many images a stream changes its habits
-UNSEEN = 1.0  # images of each class that count before the first (Laplace)
-HORIZON = 4096.0  # images that the shares reach back
+UNSEEN = 0.5  # υ: images of each class that count before the first
+HORIZON = 4096.0  # images that what is usual reaches back
 
 PRIOR = np.where(STICKY == 0, INDEPENDENT, (1 - INDEPENDENT) / (len(STICKY) - 1))
 
@@ -42,7 +44,7 @@ class Continuity:
     Attributes:
         beliefs: [S,K], for every s the probability of each class for the last image; None before the first.
         weights: [S], of the filters; they sum to 1.
-        counts: [K], how many images there were of each class; None before the first.
+        counts: [K], how much was said of each class so far; None before the first.
     """
 
     beliefs: Wide | None = None
@@ -53,6 +55,14 @@ class Continuity:
     def stickiness(self) -> float:
         """The expected s: 0 where images have nothing to do with each other."""
         return float(self.weights @ STICKY)
+
+    @property
+    def say(self) -> Wide:
+        """[S], how much each filter has to say: none but the image itself, until the stream has shown more order
+        than was expected of it beforehand."""
+        sticky = np.where(STICKY > 0, self.weights, 0.0)
+        shown = max(float(sticky.sum()) - (1 - INDEPENDENT), 0.0) / INDEPENDENT
+        return np.asarray(np.where(STICKY > 0, shown * sticky / max(float(sticky.sum()), 1e-300), 1 - shown))
 
     @property
     def independence(self) -> float:
@@ -67,7 +77,7 @@ class Continuity:
         found = forward * _backward(says)
         found = found / found.sum(axis=2, keepdims=True)
         found[:, STICKY == 0] = probabilities[:, None]
-        return np.einsum("s,bsk->bk", after.weights, found), after
+        return np.einsum("s,bsk->bk", after.say, found), after
 
     def _forward(self, says: Wide) -> tuple[Wide, "Continuity"]:
         """Beliefs [B,S,K] after each image, from it and those before it; and what is next after the last."""
@@ -76,13 +86,15 @@ class Continuity:
         counts = np.zeros(classes) if self.counts is None else self.counts
         weights, beliefs = self.weights, []
         for one in says:
-            shares = (UNSEEN + counts) / (UNSEEN * classes + counts.sum())
-            foreseen = (stay * belief + (1 - stay) * shares) @ one
+            counts = (counts + one) * min(1.0, HORIZON / (counts.sum() + 1))
+            usual = (UNSEEN + counts) / (UNSEEN * classes + counts.sum())
+            as_said = belief @ one / (usual @ one)
+            over_usual = belief @ (one / usual)
+            foreseen = STICKY * np.minimum(as_said, over_usual) + (1 - STICKY)
             weights = ((1 - ALPHA) * weights + ALPHA * PRIOR) * foreseen
             weights = weights / weights.sum()
             joint = (stay * belief + (1 - stay) / classes) * one
             belief = joint / joint.sum(axis=1, keepdims=True)
-            counts = (counts + shares * one / (shares @ one)) * min(1.0, HORIZON / (counts.sum() + 1))
             beliefs.append(belief)
         return np.stack(beliefs), Continuity(belief, weights, counts)
 

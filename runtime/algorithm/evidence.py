@@ -26,6 +26,7 @@ WINDOW = 64  # recent images
 ROUNDS = 12  # of expectation maximisation
 LEAST = 0.15  # of the recent images: a domain with a smaller share is taken for chance
 MOVED, MOVED_SOFT = 1.8, 0.1  # bound of `Prototypes.misfit` and its softness: as for looks, for a module's features
+SHORTLIST = 15  # specialists that are asked about what no domain is known to fit, where there are more
 STAKES = 10.0  # what a wrong specialist loses against a generalist, over what the right one gains
 
 
@@ -59,6 +60,11 @@ class Domains:
         found = softmax(here + np.log(shares)) * self._fit(context, belongs)
         mixed = min(float(np.exp(entropy(shares))) - 1, 1.0)  # 0 for one domain, 1 for two and more
         return np.asarray(found / (found + stakes**mixed * (1 - found)))
+
+    def nearest(self, recent: NDArray[np.floating], count: int) -> tuple[str, ...]:
+        """So many domains, those that make the recent images most likely."""
+        likely = self.looks.log_likelihoods(self.looks.place(recent)).mean(axis=0)
+        return tuple(self.names[j] for j in np.argsort(-likely, kind="stable")[:count])
 
     def _fit(self, rows: Wide, belongs: Wide) -> Wide:
         """Trust [N] that the images which would belong to a domain are of it."""

@@ -16,7 +16,9 @@ though, and is the better guide where classes come at random: so an image counts
 nothing of the next one's (`Continuity.independence`). An image is then judged three times: by the head on features
 without the common move, by its distance from the prototypes in deviations of the source, and by its direction among
 them, as seen from the middle of all. The three are multiplied. Deviations tell most near the source; directions do
-not depend on them, and hold farther away.
+not depend on them, and hold farther away. In a blend, heads and distances of several modules make up for each
+other's mistakes; directions do not, for all modules see an image in nearly the same one. So they count the less,
+the more modules have a say: with Σ w_j² of what they count for one.
 (Beyond the paper. κ, κ₀, κ₁ and the rest were chosen on development domains: docs/adaptation.md.)
 """
 
@@ -37,7 +39,7 @@ ANY = 50.0  # κ₁, images of any class whose mean counts as much as the classe
 SURE = 0.7  # probability from which on an image counts for its class
 HORIZON = 512.0  # images that the means reach back
 BLUNT = 0.1  # sharpness beyond it is cut: on its own source a head needs no prototypes, elsewhere it does
-ALONG = 5.0  # what the cosine between an image and a prototype counts, in nats
+ALONG = 5.0  # what the cosine between an image and a prototype counts where one module speaks, in nats
 FAR = 4.0  # in deviations: images that are farther from every prototype count less, with the square of the distance
 
 
@@ -138,6 +140,8 @@ class Prototypes:
 
         A module without a signature takes part with its plain probabilities.
         """
+        total = np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+        direction = ALONG * np.square(weights / total).sum(axis=1, keepdims=True)
         by_head = np.zeros((len(logits), logits.shape[2]))
         by_distance = np.zeros_like(by_head)
         for column, name in enumerate(names):
@@ -156,7 +160,7 @@ class Prototypes:
             wide = features[:, column].astype(np.float64)
             far = reference.distances(wide, prototypes) / (2 * min(signature.sharpness, BLUNT))
             along = _cosines(wide, prototypes, reference.means.mean(axis=0) + delta)
-            by_distance += weight * softmax(ALONG * along - far)
+            by_distance += weight * softmax(direction * along - far)
         both = by_head * by_distance + np.finfo(np.float64).tiny
         return np.asarray(both / both.sum(axis=1, keepdims=True))
 

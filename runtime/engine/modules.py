@@ -20,8 +20,9 @@ T = TypeVar("T")
 class Loaded:
     """A module on the device, the affines that it was exported with, and its source's statistics if known.
 
-    `homes` is a generalist's: how much say each specialist keeps on its own domain. `digest` is of all its tensors:
-    what was learned with a module is of use to that very module only.
+    `homes` is how much say specialists keep on their own domains: a generalist has all of them, a specialist its
+    own, which counts where there is no generalist. `digest` is of all its tensors: what was learned with a module
+    is of use to that very module only.
     """
 
     tensors: Mapping[str, Tensor]
@@ -64,8 +65,11 @@ class Modules(dict[str, Loaded]):
 
     @cached_property
     def homes(self) -> Mapping[str, float]:
-        """The say that a specialist has on its own domain, where it is not all of it."""
-        return self[self.generalist].homes if self.generalist is not None else {}
+        """The say that a specialist has on its own domain, where it is not all of it: beside the generalist or,
+        where there is none, beside the other specialists."""
+        if self.generalist is not None:
+            return self[self.generalist].homes
+        return {name: share for module in self.values() for name, share in module.homes.items()}
 
     @cached_property
     def references(self) -> dict[str, Reference]:

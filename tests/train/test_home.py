@@ -1,13 +1,15 @@
-"""How much say a specialist keeps on its own domain beside the generalist."""
+"""How much say a specialist keeps on its own domain beside the generalist, or beside the others."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pluto_edge.errors import ConfigError
 from pluto_edge.manifest import ModuleEntry
-from pluto_edge.train.home import SECOND, SHARES, home_share
+from pluto_edge.train.home import SECOND, SHARES, home_share, homes_beside_others
+from pluto_edge.train.selector import SourceLogits
 
 
 def probabilities(right: np.ndarray, labels: np.ndarray, classes: int = 3) -> np.ndarray:
@@ -47,6 +49,29 @@ def test_a_second_module_must_be_worth_its_pass(seed: int, count: int) -> None:
     assert all(surprise(share) <= surprise(s) + SECOND + 1e-9 for s in SHARES)
     if 0 < share < 1:
         assert surprise(share) + SECOND <= min(surprise(0), surprise(1)) + 1e-9
+
+
+def beside(own: int, *right: float, count: int = 40) -> SourceLogits:
+    """Modules that give the label so much probability, on one domain's images."""
+    labels = np.arange(count) % 3
+    p = np.stack([probabilities(np.full(count, r), labels) for r in right], axis=1)
+    return SourceLogits(
+        torch.zeros(count, 1), torch.log(torch.from_numpy(p)), torch.from_numpy(labels), torch.full((count,), own)
+    )
+
+
+def test_beside_the_others_where_there_is_no_generalist() -> None:
+    strong = {"a": beside(0, 0.9, 0.4, 0.5), "b": beside(1, 0.4, 0.9, 0.5)}
+    assert homes_beside_others(strong, [1.0] * 3) == {"a": 1.0, "b": 1.0}
+    weak = {"a": beside(0, 0.4, 0.8, 0.8), "b": beside(1, 0.8, 0.4, 0.8)}
+    assert homes_beside_others(weak, [1.0] * 3) == {"a": 0.0, "b": 0.0}
+    assert homes_beside_others({"a": strong["a"], "b": weak["b"]}, [1.0] * 3) == {"a": 1.0, "b": 0.0}
+
+
+def test_few_images_say_what_all_domains_say() -> None:
+    many = {f"{n}": beside(0, 0.4, 0.8) for n in range(8)}
+    assert homes_beside_others({**many, "odd": beside(0, 0.9, 0.8, count=2)}, [1.0] * 2)["odd"] == 0.0
+    assert homes_beside_others({**many, "odd": beside(0, 0.9, 0.4, count=400)}, [1.0] * 2)["odd"] == 1.0
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1])

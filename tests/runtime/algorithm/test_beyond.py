@@ -99,6 +99,32 @@ def test_an_unknown_domain_runs_the_generalist_alone(network: Network) -> None:
     assert passed.names == (GENERALIST,)
 
 
+def test_without_a_generalist_specialists_have_a_say_of_their_own_at_home(bundle: Path) -> None:
+    own = Network(Bundle(bundle), Engine("cpu", 1))
+    specialists = {n: m for n, m in own.modules.items() if n != GENERALIST}
+    for share, least, most in ((1.0, 0.9, 1.0), (0.5, 0.4, 1.0), (0.0, 0.0, 0.9)):
+        own.modules = Modules({n: replace(m, homes={n: share}) for n, m in specialists.items()})
+        assert own.modules.homes == dict.fromkeys(specialists, share)
+        blend, passed = Learner(own, AdaptConfig(selector=False)).predict(batch(own, "domain-0"))
+        assert set(passed.names) == ({"domain-0"} if share == 1 else set(specialists))
+        assert least <= blend.weights[:, 0].mean() <= most
+
+
+def test_of_many_specialists_those_are_asked_whose_sources_look_nearest(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Network(Bundle(bundle), Engine("cpu", 1))
+    unsigned = replace(own.modules["domain-1"], reference=None)
+    own.modules = Modules({**{n: m for n, m in own.modules.items() if n != GENERALIST}, "unsigned": unsigned})
+    monkeypatch.setattr(beyond, "SHORTLIST", 1)
+    for domain in ("domain-0", "domain-1"):
+        look = own.look(batch(own, domain)).x_hat
+        recognised = beyond.recognise(own.modules, look, look, AdaptConfig())
+        assert recognised.asked == (domain, "unsigned")  # nobody knows what that one's source looks like
+    everyone = beyond.recognise(own.modules, look, look, AdaptConfig(weighting="selector"))
+    assert everyone.asked == own.modules.specialists
+
+
 def test_without_a_generalist_the_unknown_is_left_to_the_selector(bundle: Path) -> None:
     with Runtime(bundle) as runtime:
         runtime.remove_module(GENERALIST)

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 from pluto_edge.runtime.algorithm import continuity as module
-from pluto_edge.runtime.algorithm.continuity import DOUBT, PRIOR, STICKY, UNSEEN, Continuity
+from pluto_edge.runtime.algorithm.continuity import DOUBT, INDEPENDENT, STICKY, UNSEEN, Continuity
 
 Wide = NDArray[np.float64]
 
@@ -51,23 +51,34 @@ def chains(says: Wide, s: float) -> Wide:
 
 def test_equals_the_sum_over_all_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward-backward against every sequence of classes, for every s; weights by how well each s foresaw."""
+    even = np.full(len(STICKY), 1 / len(STICKY))
     monkeypatch.setattr(module, "ALPHA", 0.0)
-    rng = np.random.default_rng(0)
-    p = rng.dirichlet(np.ones(3), size=4)
+    p = np.array([[0.9, 0.05, 0.05], [0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.05, 0.2, 0.75]])
     says = (1 - DOUBT) * p + DOUBT / 3
-    marginals = np.stack([chains(says, s) for s in STICKY])
-    marginals[0] = p  # s = 0 is the image alone, without doubt
-    totals, counts = np.ones(len(STICKY)), np.full(3, UNSEEN)
+    totals = even.copy()
     for t in range(4):
-        shares = counts / counts.sum()
-        counts = counts + shares * says[t] / (shares @ says[t])
+        usual = UNSEEN + says[: t + 1].sum(axis=0)
+        usual /= usual.sum()
         for number, s in enumerate(STICKY):
             before = chains(says[:t], s)[-1] if t else np.full(3, 1 / 3)
-            totals[number] *= (s * before + (1 - s) * shares) @ says[t]
-    found, after = Continuity().follow(p)
-    weights = PRIOR * totals / (PRIOR @ totals)
+            as_said = (before @ says[t]) / (usual @ says[t])
+            over_usual = sum(before[k] * says[t, k] / usual[k] for k in range(3))
+            totals[number] *= s * min(as_said, over_usual) + 1 - s
+    found, after = Continuity(weights=even).follow(p)
+    weights = totals / totals.sum()
     assert_allclose(after.weights, weights, rtol=1e-12)
-    assert_allclose(found, np.einsum("s,stk->tk", weights, marginals), rtol=1e-12)
+    shown = (weights[1:].sum() - (1 - INDEPENDENT)) / INDEPENDENT
+    assert 0 < shown < 1
+    marginals = np.stack([chains(says, s) for s in STICKY[1:]])
+    sticky = np.einsum("s,stk->tk", weights[1:] / weights[1:].sum(), marginals)
+    assert_allclose(found, (1 - shown) * p + shown * sticky, rtol=1e-12)  # s = 0 is the image alone, without doubt
+
+
+def test_images_speak_alone_until_order_is_shown() -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(4), size=6)
+    found, after = Continuity().follow(p)
+    assert after.weights[0] > INDEPENDENT  # nothing was foreseen
+    assert_allclose(found, p)
 
 
 def test_one_class_for_most_images_is_no_run() -> None:
@@ -82,6 +93,22 @@ def test_one_class_for_most_images_is_no_run() -> None:
         same += int((found.argmax(axis=1) == said[start : start + 64]).sum())
     assert same > 0.98 * 640
     assert continuity.stickiness < 0.05
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.0, 0.6))
+@settings(max_examples=30, deadline=None)
+def test_a_little_of_one_class_in_every_image_is_no_run(seed: int, bias: float) -> None:
+    """A blend of many modules is unsure of every image, and leans to one class in all of them: that adds up, and
+    would end in one class for the whole stream."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(10, size=512)
+    scores = rng.standard_normal((512, 10)) * 0.5
+    scores[np.arange(512), truth] += 1.5
+    scores[:, 0] += bias
+    p = np.exp(scores)  # right on three quarters of the images and more, and sure of a third
+    p /= p.sum(axis=1, keepdims=True)
+    alone = float((p.argmax(axis=1) == truth).mean())
+    assert accuracy(p, truth, 64) > alone - 0.05
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64])

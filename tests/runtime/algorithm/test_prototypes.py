@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pluto_edge.runtime.algorithm.continuity import Continuity
-from pluto_edge.runtime.algorithm.prototypes import ANY, COMMON, HORIZON, KAPPA, Prototypes, Seen
+from pluto_edge.runtime.algorithm.prototypes import ANY, BLUNT, COMMON, HORIZON, KAPPA, Prototypes, Seen
 from pluto_edge.signature import Reference, Signature
 
 WIDTH, CLASSES = 16, 4
@@ -118,6 +118,22 @@ def test_head_distance_and_direction_are_multiplied() -> None:
         )
         want = np.exp(score - score.max())
         np.testing.assert_allclose(got, want / want.sum(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("weights", [[1.0, 0.0], [0.5, 0.5], [0.8, 0.2]])
+def test_directions_count_less_in_a_blend(weights: list[float]) -> None:
+    """Two modules that see the same: heads and distances stay, directions count Σ w² of what they count for one."""
+    known = {"a": reference(), "b": reference()}
+    features = draw(shuffled(12), moved(1.5), seed=9)
+    twice = np.stack([features, features], axis=1)
+    scores = np.stack([logits(features)] * 2, axis=1)
+    got = Prototypes().predict(["a", "b"], known, scores, twice, np.tile(weights, (12, 1)))
+    far = np.array([[np.square(z - c).sum() / WIDTH for c in reference().means] for z in features]) / (2 * BLUNT)
+    middle = reference().means.mean(axis=0)
+    here, there = features - middle, reference().means - middle
+    along = here @ there.T / np.linalg.norm(here, axis=1)[:, None] / np.linalg.norm(there, axis=1)
+    want = np.exp(logits(features) - far + 5 * np.square(weights).sum() * along)
+    np.testing.assert_allclose(got, want / want.sum(axis=1, keepdims=True), rtol=1e-9, atol=1e-12)
 
 
 def test_the_mean_of_all_images_helps_where_classes_come_at_random() -> None:
