@@ -47,7 +47,7 @@ STILL = ("single", "neo", "t3a", "lame", "pluto-no-step", "zero-shot", "pluto-pa
 LEARNING = ("foa", "pluto", "pluto-paper", "pluto-joint")
 ENTROPY = ("tent", "eata", "sar")
 TUNABLE = ("t3a", "lame", "tent", "sar", "foa")
-COSTLY = ("tent", "eata", "sar", "foa", "cotta")  # a gradient for every image and module, or more
+COSTLY = ("tent", "eata", "sar", "foa", "cotta:views=4")  # a gradient for every image and module, or more
 PARTS = ("pluto-no-evidence", "pluto-no-prototypes", "pluto-entropy", "pluto-both")
 WILD = (*STILL, "pluto", "pluto-paper", "pluto-joint")  # what is run on every kind of stream
 FEW_AND_ALL = tuple(f"{n}:top_m={m}" for n in ("pluto-no-step", "pluto-paper-selection") for m in (1, 5, 75))
@@ -102,6 +102,13 @@ def continual(methods: Sequence[str], protocol: Protocol) -> list[Group]:
     ]
 
 
+def many_modules(bundle: str) -> list[Group]:
+    """75 modules and each of the fifteen corruptions: has k of them as much to say as all?"""
+    methods = ("single", "neo", "t3a", *FEW_AND_ALL, *NO_STEP_PARTS)
+    places = RUNS / "bundles" / bundle, RUNS / "data" / "cifar-c"
+    return [Group(*places, (target,), methods, Protocol(seeds=3), limit=100) for target in CORRUPTIONS]
+
+
 def tuned(family: str, *names: str) -> tuple[str, ...]:
     """With the settings that `tuned.py` chose on a family's development domains, or as published."""
     found = json.loads(TUNED.read_text()).get(family, {}) if TUNED.exists() else {}
@@ -112,8 +119,6 @@ def tables() -> dict[str, list[Group]]:
     digits = {"name": "digits", "data": "digits", "targets": DIGITS}
     pacs = {k: {"name": f"pacs-{k}", "data": "pacs", "targets": PACS} for k in ("adapter", "vpt")}
     online, once = Protocol(seeds=3), Protocol(seeds=1)
-    many = RUNS / "bundles" / "cifar75"
-    corrupted = RUNS / "data" / "cifar-c"
     meter = RUNS / "data" / "meter"
     camera = Path("examples/digits/bundle")
     found = {
@@ -149,17 +154,8 @@ def tables() -> dict[str, list[Group]]:
         "ablation-pacs": leave_one_out(**pacs["adapter"], methods=PARTS, protocol=online, limit=192),
         "continual": continual((*STILL, *LEARNING), Protocol(seeds=3, continual=True)),
         "continual-entropy": continual(ENTROPY, Protocol(seeds=1, continual=True)),
-        "modules": [
-            Group(
-                many,
-                corrupted,
-                (target,),
-                ("single", "neo", "t3a", *FEW_AND_ALL, *NO_STEP_PARTS),
-                Protocol(seeds=3),
-                limit=100,
-            )
-            for target in CORRUPTIONS
-        ],
+        "modules": many_modules("cifar75"),
+        "modules-bare": many_modules("cifar75-bare"),
         "known-conditions": [Group(camera, meter, (t,), (*WILD, "foa"), online, limit=600) for t in KNOWN],
         "unseen-conditions": [
             Group(camera, meter, (t,), (*WILD, "foa", *ENTROPY), online, limit=600) for t in UNSEEN
