@@ -255,7 +255,6 @@ class Workbench:
         self._plan = plan
         self._peak = peak
         self._network = Network(bundle, engine)
-        self._embed, self._forward = self._network.graphs.embed, self._network.graphs.forward
         module = next(iter(self._network.modules.values()))
         self._module: dict[str, Tensor] = {
             **module.tensors,
@@ -275,11 +274,11 @@ class Workbench:
         """What a prediction and a step are made of, each for `batch` images; graphs with one module."""
         prepared = ImageBatch(images(self._bundle, batch), self._bundle.manifest.preprocessing)
         names = self._bundle.manifest.names[: self._plan.modules[-1]]
-        network = self._network
+        network, graphs = self._network, self._network.graphs
         passed = network.run(prepared, {}, names)
 
         def prepare() -> None:
-            for size in micro_batches(batch, network.graphs.micro_batch):
+            for size in micro_batches(batch, graphs.micro_batch):
                 _ = prepared[:size]
 
         def select() -> None:
@@ -289,16 +288,10 @@ class Workbench:
         counts: dict[str, int] = {} if known is None else asdict(known)
         peak = self._peak
         graph_peak = peak.int8 if self._bundle.manifest.precision == "int8" and peak.int8 else peak.fp32
-        graphs = network.graphs
-        one_by_one, lanes = Lanes(1, graphs.micro_batch, self._engine.threads), graphs.lanes(batch)
-        embed, forward, adapt = (
-            self._graph(graph, prepared, lanes, embedded=graph is not self._embed)
-            for graph, lanes in (
-                (self._embed, one_by_one),
-                (self._forward, one_by_one),
-                (graphs.adapt(lanes), lanes),
-            )
-        )
+        one_by_one, gradients = Lanes(1, graphs.micro_batch, self._engine.threads), graphs.lanes(batch)
+        embed = self._graph(graphs.embed, prepared, one_by_one, embedded=False)
+        forward = self._graph(graphs.forward, prepared, one_by_one)
+        adapt = self._graph(graphs.adapt(gradients), prepared, gradients)
         return [
             self._part("prepare", batch, prepare),
             self._part("embed", batch, embed, counts.get("embed"), peak.fp32),
@@ -307,7 +300,9 @@ class Workbench:
             self._part("selector", batch, select),
         ]
 
-    def _graph(self, graph: Graph, prepared: ImageBatch, lanes: Lanes, *, embedded: bool) -> Callable[[], None]:
+    def _graph(
+        self, graph: Graph, prepared: ImageBatch, lanes: Lanes, *, embedded: bool = True
+    ) -> Callable[[], None]:
         """Runs `graph` on all micro-batches; the tensors that it takes are on the device before."""
         sizes = micro_batches(len(prepared), lanes.images)
         inputs: dict[int, Mapping[str, Tensor]] = {}
@@ -315,7 +310,7 @@ class Workbench:
             pixels = {"pixels": self._engine.tensor(prepared[:size])}
             if embedded:
                 objective = self._network.graphs.objective_inputs(MEAN_ENTROPY, size)
-                inputs[size] = {**self._embed(pixels), **self._module, **objective}
+                inputs[size] = {**self._network.graphs.embed(pixels), **self._module, **objective}
             else:
                 inputs[size] = pixels
 

@@ -50,6 +50,7 @@ class Track:
         self._bundle = bundle
         self._providers = providers
         self._contracts = contracts(bundle.manifest)
+        self._engines: dict[str, Engine] = {}
         self._open: dict[tuple[object, ...], _Opened] = {}
         entry = bundle.manifest.modules[0]
         engine = self._engine(DEFAULT)
@@ -97,9 +98,12 @@ class Track:
         return self._clock() - start
 
     def _engine(self, plan: MachinePlan) -> Engine:
-        engine = Engine.of(self._bundle.manifest.precision, self._providers, None if self.alone else 1)
-        engine.follow(plan)
-        return engine
+        key = repr(plan)
+        if key not in self._engines:
+            engine = Engine.of(self._bundle.manifest.precision, self._providers, None if self.alone else 1)
+            engine.follow(plan)
+            self._engines[key] = engine
+        return self._engines[key]
 
     def _opened(self, graph: str, plan: MachinePlan) -> _Opened:
         """Once for all plans that do not differ in how this graph is opened."""

@@ -45,13 +45,14 @@ def test_what_was_tried_belongs_to_the_modules_that_were_tried() -> None:
         assert recent.tried_by(others) == Prototypes()
 
 
-def test_a_run_of_one_class_speaks_for_the_next_image() -> None:
+def test_a_run_of_one_class_after_another_speaks_for_the_next_image() -> None:
     recent = Recent.nothing(4)
     doubtful = blend([1.0, 1.2, 0.0])
     assert recent.follow(doubtful)[0].logits.argmax() == 1
-    for _ in range(20):
-        followed, recent = recent.follow(blend([4.0, 0.0, 0.0]))
-    assert followed.logits.argmax() == 0
+    for run in ([0.0, 0.0, 4.0], [4.0, 0.0, 0.0]):
+        for _ in range(20):
+            followed, recent = recent.follow(blend(run))
+        assert followed.logits.argmax() == np.argmax(run)
     assert recent.follow(doubtful)[0].logits.argmax() == 0
 
 
