@@ -149,7 +149,8 @@ def loads(provider: Provider) -> str:
     options = ort.SessionOptions()
     try:
         with silent():
-            session = ort.InferenceSession(_PROBE, options, **arguments([provider], options), enable_fallback=0)
+            told = with_settings(provider, 1, {}, 1)  # as a graph's session is: a build knows no other "BF16"
+            session = ort.InferenceSession(_PROBE, options, **arguments([told], options), enable_fallback=0)
             if name not in session.get_providers():
                 return _reason(name) or "ONNX Runtime fell back to the CPU"
             session.run(None, {"x": np.ones(1, np.float32)})

@@ -189,6 +189,22 @@ def test_bfloat16_wants_a_processor_that_has_it(monkeypatch: pytest.MonkeyPatch)
         providers.choose("openvino-bf16")
 
 
+def test_a_provider_is_tried_as_it_will_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build of ONNX Runtime with OpenVINO in it knows no option "BF16", and would fall back to the CPU."""
+    tried: list[object] = []
+
+    def session(path: object, options: object, providers: object, **more: object) -> SimpleNamespace:
+        tried.append(providers)
+        return SimpleNamespace(get_providers=lambda: [OPENVINO, CPU], run=lambda *_: [])
+
+    monkeypatch.setattr(providers.ort, "get_available_providers", lambda: [OPENVINO, CPU])
+    monkeypatch.setattr(providers.ort, "InferenceSession", session)
+    monkeypatch.setattr(providers, "cpu_flags", lambda: {"avx512_bf16"})
+    wanted = (OPENVINO, {"precision": "BF16"})
+    assert not loads(wanted)
+    assert tried == [[with_settings(wanted, 1, {}, 1)]]
+
+
 def test_a_registered_plugin_is_not_taken_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime lists a plugin's provider from its registration on, and ignores it among `providers`."""
     listed = [CPU]
