@@ -80,6 +80,7 @@ PLUTO_PARTS: Mapping[str, Mapping[str, object]] = {
     "pluto-no-step": {"sam": None},
     "pluto-entropy": {"objective": "entropy"},
     "pluto-both": {"objective": "both"},
+    "pluto-align": {"objective": "align"},
     "pluto-top-1": {"top_m": 1},
     "pluto-paper-selection": {**PAPER, "sam": None},
     "pluto-paper-no-filter": {**PAPER, "filter": False},

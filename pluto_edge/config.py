@@ -11,7 +11,7 @@ __all__ = ["AdaptConfig"]
 Optimizer = Literal["sgd", "adam"]
 Sam = Literal["batch", "sample"]
 Weighting = Literal["evidence", "selector", "generalist"]
-Goal = Literal["entropy", "align", "both"]
+Goal = Literal["entropy", "align", "both", "teach"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class AdaptConfig:
             sample, one after another (the paper's Algorithm 2 to the letter); None, no LayerNorm update.
         objective: what that step minimises. `entropy` is the paper's; `align`, how far the activations' mean and
             deviation are from the source's (modules with a signature, batches of 16 or more); `both`, the sum,
-            with a tenth of the entropy. With `sam="sample"` it is the entropy: one image has no statistics.
+            with a tenth of the entropy; `teach`, alignment and the cross-entropy with what the blend is sure of.
+            With `sam="sample"` it is the entropy: one image has no statistics.
         ln_lr, ln_momentum: SGD on the affines; None is 0.001 for the entropy, 0.02 for alignment.
         rho: radius of the sharpness-aware step; 0 is a plain step.
         sam_every: the second gradient of a sharpness-aware step is computed in one step of so many, and what it
@@ -60,7 +61,7 @@ class AdaptConfig:
     selector_optimizer: Optimizer = "sgd"
     selector_steps: int = 1
     sam: Sam | None = "batch"
-    objective: Goal = "align"
+    objective: Goal = "teach"
     ln_lr: float | None = None
     ln_momentum: float = 0.9
     rho: float = 0.05

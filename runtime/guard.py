@@ -7,9 +7,9 @@ through the exported weights, which never learned anything. It is asked only whe
 What is lost little by little raises no suspicion, so one image in four is compared in any case, with what would be
 said of it if no gradient had ever been followed: the exported affines, with prototypes of their own. If the adapted
 weights were always right, they would contradict these as often as they are wrong, and how often that is, they
-estimate themselves: 1 minus the probability of their answer. Adaptation that helps contradicts them about a third
-as often. Where it contradicted them nearly as often as a judge without fault would, it did harm in every run that
-was measured.
+estimate themselves: 1 minus the probability of their answer. That estimate is modest on a domain that is far from
+the source, where adaptation that helps contradicts them up to about as often; what contradicts them much more often
+than that did harm.
 (docs/adaptation.md has the figures that the bounds were chosen by.)
 """
 
@@ -40,7 +40,7 @@ CANARY = 4  # one image of so many is compared
 RECENT = 64  # comparisons that count
 HELPFUL = 0.4  # where adaptation helps, and where what was learned goes back to
 LOOK_CLOSER = 0.5  # from here on all images of the batch are compared
-TOO_OFTEN = 0.5  # what was learned goes back from here on, beyond what chance does to the count
+TOO_OFTEN = 1.5  # what was learned goes back from here on, beyond what chance does to the count
 FEWEST = 32  # comparisons: fewer say nothing
 TOO_SURE = 2.0  # log-probabilities of head and prototypes together are divided by it
 GIVE_UP = 0.1  # what was learned goes altogether when less of it than this would be left

@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pluto_edge import AdaptConfig, Store, train
+from pluto_edge import train
 from pluto_edge.train.trainer import TrainReport
 from pluto_edge.vit.backbone import create
 
@@ -40,7 +40,6 @@ ARCHITECTURE = "vit_tiny_patch16_224"  # the family; the options below make it a
 OPTIONS = {"patch_size": 8, "embed_dim": 96, "depth": 6, "num_heads": 3}
 KINDS: tuple[Literal["vpt", "adapter"], ...] = ("vpt", "adapter")  # in the sizes that `train` gives them
 RATES = {"vpt": 1.0, "adapter": 0.016}
-ADAPTATION = AdaptConfig(ln_lr=0.1)  # chosen on the six conditions that have a module: docs/adaptation.md
 CLEAR_REAL = {"mnist": 0.35, "usps": 0.15, "svhn": 0.2}  # shares of the backbone's images; the rest is rendered
 
 Bytes = NDArray[np.uint8]
@@ -322,7 +321,7 @@ def train_modules(kind: Literal["vpt", "adapter"], weights: Path, options: argpa
     if not (path / "store.json").is_file():
         settings = {"out": path, "backbone": ARCHITECTURE, "weights": weights, "backbone_options": OPTIONS}
         settings |= {"image_size": meter.SIZE, "kind": kind}
-    report = train(
+    return train(
         options.work / "images",
         **settings,
         epochs=options.module_epochs,
@@ -335,8 +334,6 @@ def train_modules(kind: Literal["vpt", "adapter"], weights: Path, options: argpa
         jobs=options.jobs,
         threads=options.threads,
     )
-    Store(path).set_config(adaptation=ADAPTATION)
-    return report
 
 
 def own_accuracy(report: TrainReport) -> float:

@@ -20,6 +20,11 @@ export class Affines {
     return new Affines(this.scale.map((v) => v * f), this.bias.map((v) => v * f));
   }
 
+  /** A share of the way from here to `other`. */
+  towards(other: Affines, share: number): Affines {
+    return other.plus(this.plus(other, -1), 1 - share);
+  }
+
   /** Zero outside of these rows of `width` values. */
   only(rows: readonly number[] | null, width: number): Affines {
     if (rows === null) return this;

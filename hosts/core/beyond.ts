@@ -3,12 +3,12 @@
  * has the frame of Algorithm 1 (`step.ts`); `AdaptConfig` switches each part off.
  */
 
-import { align } from "./alignment.js";
+import { type Alignment, align } from "./alignment.js";
 import type { Continuity } from "./continuity.js";
 import { SHORTLIST, STAKES, trust } from "./evidence.js";
 import { columnMeans, Matrix, max, sum, TINY_32 } from "./linear.js";
 import type { AdaptConfig } from "./manifest.js";
-import { every, type Look, type Modules, type Network, onlyOf, type Pass } from "./network.js";
+import { every, type Look, type Modules, type Network, type Objective, onlyOf, type Pass } from "./network.js";
 import type { ImageBatch } from "./preprocess.js";
 import type { Prototypes } from "./prototypes.js";
 import { type Blend, blend, narrowed, probabilitiesOf, updateSelector } from "./selection.js";
@@ -16,6 +16,7 @@ import { logitsOf, mixedEntropy, select, weights as selectorWeights } from "./se
 import { current, descend, learnAffines, type Learned, notLearned, reliableBelow, reliableOf, sharpnessAware } from "./sharpness.js";
 import { type State } from "./state.js";
 import type { Proposal } from "./step.js";
+import { evenness, lessons } from "./teaching.js";
 
 const LITTLE = 0.05; // a module that has less say than this on every image is not run
 export const ALIGN_FROM = 16; // images: the statistics of fewer say nothing
@@ -23,6 +24,7 @@ const ALIGN_RATE = 0.02;
 const BY_CHANCE = 2; // times the loss that chance alone makes: below it there is nothing to undo
 const AT_RANDOM = 0.5; // independence below which a batch shows its classes, and not its domain
 const ENTROPY_SHARE = 0.1; // of the entropy beside alignment
+const FADES = 0.05; // of what was learned, with every step
 const CARRIED_BY = ALIGN_FROM; // images of the batch that tell how a step moves features
 const ROUNDS = 2; // the batch is predicted, learned from, and predicted with what was learned
 
@@ -154,6 +156,7 @@ export async function propose(
   let passed!: Pass;
   let weight!: Matrix;
   let blended!: Blend;
+  let probabilities!: Matrix;
   let independence = 0;
   for (let turn = 0; turn < (config.prototypes ? ROUNDS : 1); turn++) {
     const say = whoHasASay(modules, proposed.prototypes, recognised, config);
@@ -165,7 +168,7 @@ export async function propose(
     }
     weight = weightsOf(say, proposed, passed);
     blended = predict(modules, proposed, passed, weight, config);
-    let probabilities = probabilitiesOf(blended);
+    probabilities = probabilitiesOf(blended);
     if (continuity) {
       const { followed, after } = continuity.follow(probabilities);
       probabilities = followed;
@@ -182,7 +185,9 @@ export async function propose(
 
   let after: Learned = notLearned(proposed);
   if (aligning && modules.references.has(top)) {
-    if (continuity === null || independence >= AT_RANDOM) after = await aligned(network, proposed, batch, passed, threshold, config);
+    if (continuity === null || independence >= AT_RANDOM) {
+      after = await aligned(network, proposed, batch, passed, probabilities, threshold, config);
+    }
   } else if (config.objective === "entropy" || config.sam === "sample") {
     after = await learnAffines(network, state, proposed, batch, passed, gathered, false, config);
   }
@@ -190,14 +195,16 @@ export async function propose(
 }
 
 /**
- * A sharpness-aware step of the top module towards its source's activations. There is none without a reliable image,
- * nor where the activations are as near as chance lets them be. At λ + ε the same coefficients serve.
+ * A sharpness-aware step of the top module towards its source's activations, and what is said of the batch. There is
+ * none without a reliable image, nor where the activations are as near as chance lets them be. At λ + ε the same
+ * coefficients serve.
  */
 async function aligned(
   network: Network,
   state: State,
   batch: ImageBatch,
   passed: Pass,
+  probabilities: Matrix,
   threshold: number,
   config: AdaptConfig,
 ): Promise<Learned> {
@@ -208,13 +215,26 @@ async function aligned(
   const source = { mean: signature.activationMean, std: signature.activationStd };
   const found = align(passed.said.get(name)!.activations!, batch.length, network.manifest.dims.width, source);
   if (found.excess < BY_CHANCE) return { state, reliable, loss: found.loss, gathering: false };
-  const entropyWeight = config.objective === "both" ? ENTROPY_SHARE / reliable : 0;
-  const objective = { threshold, entropyWeight, offset: found.offset, slope: found.slope };
+  const objective = objectiveOf(found, probabilities, reliable, threshold, config);
   const first = await network.gradient(batch, every(batch), name, current(network, state, name), objective);
   const { gradient } = await sharpnessAware(network, state, batch, first, every(batch), config, objective);
   const next = descend(network, state, name, gradient, config.ln_lr ?? ALIGN_RATE, config);
-  const after = config.prototypes ? await carried(network, next, batch, passed) : next;
+  const faded = next.affines.get(name)!.towards(network.modules.get(name).exported, FADES);
+  const moved = { ...next, affines: new Map(next.affines).set(name, faded) };
+  const after = config.prototypes ? await carried(network, moved, batch, passed) : moved;
   return { state: after, reliable, loss: found.loss, gathering: false };
+}
+
+/** Alignment, and what `AdaptConfig.objective` wants beside it. */
+function objectiveOf(found: Alignment, probabilities: Matrix, reliable: number, threshold: number, config: AdaptConfig): Objective {
+  if (config.objective === "teach") {
+    const even = Math.fround(evenness(probabilities));
+    const target = lessons(probabilities).map((v) => even * v);
+    const [offset, slope] = [found.offset, found.slope].map((values) => values.map((v) => even * v)) as [Float32Array, Float32Array];
+    return { threshold, entropyWeight: 0, offset, slope, target };
+  }
+  const entropyWeight = config.objective === "both" ? ENTROPY_SHARE / reliable : 0;
+  return { threshold, entropyWeight, offset: found.offset, slope: found.slope, target: null };
 }
 
 /** Prototypes were learned among the features of the affines before the step: they move as features do. */

@@ -13,7 +13,7 @@
 import { dot, Matrix, max, mean, sum } from "./linear.js";
 
 const STICKY = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99] as const;
-const INDEPENDENT = 0.97;
+const INDEPENDENT = 0.997;
 const DOUBT = 0.02;
 const ALPHA = 1 / 512;
 const UNSEEN = 0.5; // υ: images of each class that count before the first

@@ -14,7 +14,7 @@ export interface AdaptConfig {
   readonly selector_steps: number;
   readonly sam: "batch" | "sample" | null;
   readonly sam_every: number; // 1: other hosts than Python's have no LookSAM
-  readonly objective: "entropy" | "align" | "both";
+  readonly objective: "entropy" | "align" | "both" | "teach";
   readonly ln_lr: number | null;
   readonly ln_momentum: number;
   readonly rho: number;
@@ -37,7 +37,7 @@ export const DEFAULTS: AdaptConfig = {
   selector_steps: 1,
   sam: "batch",
   sam_every: 1,
-  objective: "align",
+  objective: "teach",
   ln_lr: null,
   ln_momentum: 0.9,
   rho: 0.05,

@@ -87,9 +87,10 @@ export interface Objective {
   readonly entropyWeight: number | null; // of the sum of reliable entropies; null is their mean, and nothing else
   readonly offset: Float32Array | null; // [L+1,d]
   readonly slope: Float32Array | null;
+  readonly target: Matrix | null; // of the cross-entropy, a row a sample, in the order in which they are given
 }
 
-export const MEAN_ENTROPY: Objective = { threshold: Infinity, entropyWeight: null, offset: null, slope: null };
+export const MEAN_ENTROPY: Objective = { threshold: Infinity, entropyWeight: null, offset: null, slope: null, target: null };
 
 /** A module's tensors, its exported λ, and its source's statistics if known. */
 export interface Loaded {
@@ -258,7 +259,7 @@ export class Network {
       entropy_weight: number(objective.entropyWeight ?? 1),
       align_offset: { data: objective.offset ?? zeros, dims: [depth + 1, width] },
       align_slope: { data: objective.slope ?? zeros, dims: [depth + 1, width] },
-      target: { data: new Float32Array(count * classes), dims: [count, classes] },
+      target: { data: objective.target ? Float32Array.from(objective.target.data) : new Float32Array(count * classes), dims: [count, classes] },
     });
     return { said: heard(out, affines, keep), entropy: out.entropy!.data, scale: out.ln_scale_grad!.data, bias: out.ln_bias_grad!.data };
   }
@@ -338,11 +339,19 @@ export class Network {
     objective: Objective = MEAN_ENTROPY,
   ): Promise<Gradient> {
     const parts: Summed[] = [];
+    let given = 0;
     for await (const piece of this.pieces(batch, this.microBatch(ADAPT_VALUES), samples)) {
-      parts.push(await this.differentiate(piece, this.modules.get(name), affines, objective));
+      parts.push(await this.differentiate(piece, this.modules.get(name), affines, part(objective, given, piece.rows.length)));
+      given += piece.rows.length;
     }
     return combine(parts, objective);
   }
+}
+
+/** The same of `count` samples from one on. */
+function part(objective: Objective, from: number, count: number): Objective {
+  const { target } = objective;
+  return target === null ? objective : { ...objective, target: target.take(Array.from({ length: count }, (_, i) => from + i)) };
 }
 
 /** Pieces to a batch: a sum of sums, divided once where a mean is wanted. */

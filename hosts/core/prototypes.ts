@@ -15,7 +15,7 @@ import type { Reference } from "./signature.js";
 const KAPPA = 10;
 const COMMON = 100; // κ₀
 const ANY = 50; // κ₁
-const SURE = 0.7; // probability from which on an image counts for its class
+export const SURE = 0.7; // probability from which on an image counts for its class
 const HORIZON = 512; // images that the means reach back
 const BLUNT = 0.1; // sharpness beyond it is cut
 const ALONG = 5; // what the cosine between an image and a prototype counts where one module speaks, in nats

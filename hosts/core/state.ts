@@ -100,7 +100,7 @@ export function shrunk(state: State, share: number, selector: SelectorWeights, e
     const moved = data.map((v, i) => v + Math.fround(f * Math.fround(learned[i]! - v)));
     return [name, { shape, data: moved }] as const;
   });
-  const back = (name: string, a: Affines) => exported(name).plus(a.plus(exported(name), -1), share);
+  const back = (name: string, a: Affines) => a.towards(exported(name), 1 - share);
   return {
     ...state,
     selector: Object.fromEntries(tensors) as unknown as SelectorWeights,

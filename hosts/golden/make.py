@@ -69,6 +69,7 @@ BRANCHES: dict[str, AdaptConfig] = {
     "recovery": replace(PAPER, recovery=0.15, filter=False),
     "harm": replace(PAPER, ln_lr=0.01, selector_lr=0.02),
     "both": AdaptConfig(weighting="generalist", objective="both"),
+    "align": AdaptConfig(weighting="generalist", objective="align"),
     "selector": AdaptConfig(weighting="selector", prototypes=False, continuity=False),
     "no_guard": AdaptConfig(guard=False, ln_lr=0.2, continuity=False),
 }

@@ -28,7 +28,7 @@ import numpy as np
 from pluto_edge._arrays import Wide
 
 STICKY = np.array([0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99])
-INDEPENDENT = 0.97  # how sure it is, before any image, that images have nothing to do with each other
+INDEPENDENT = 0.997  # how sure it is, before any image, that images have nothing to do with each other
 DOUBT = 0.02  # that an image says nothing: no single one, however sure, breaks or makes a run
 ALPHA = 1 / 512  # once in so many images a stream changes its habits
 UNSEEN = 0.5  # υ: images of each class that count before the first

@@ -167,10 +167,7 @@ class State:
             self,
             selector=SelectorWeights(**tensors),
             moments={},
-            affines={
-                n: exported[n].plus(a.plus(exported[n], -1.0), share) if n in exported else a
-                for n, a in self.affines.items()
-            },
+            affines={n: a.towards(exported[n], 1 - share) if n in exported else a for n, a in self.affines.items()},
             momentum={},
             sharp={},
             gathered=Gathered(),

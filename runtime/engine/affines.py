@@ -25,6 +25,10 @@ class Affines:
         """factor * self"""
         return Affines(self.scale * np.float32(factor), self.bias * np.float32(factor))
 
+    def towards(self, other: "Affines", share: float) -> "Affines":
+        """A share of the way from here to `other`."""
+        return other.plus(self.plus(other, -1.0), 1 - share)
+
     def only(self, rows: tuple[int, ...] | None) -> "Affines":
         """Zero outside `rows`."""
         if rows is None:

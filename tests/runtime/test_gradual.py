@@ -16,7 +16,7 @@ from pluto_edge.runtime.engine.network import Network
 
 DIGITS = Path(__file__).parents[2] / "examples/digits"
 CONFIG = AdaptConfig(selector_lr=0.02, ln_lr=0.01, entropy_margin=0.95)
-AGGRESSIVE = AdaptConfig(continuity=False, ln_lr=0.6, filter=False)
+AGGRESSIVE = AdaptConfig(continuity=False, ln_lr=0.6, filter=False, objective="align")
 
 
 @pytest.fixture
@@ -133,3 +133,11 @@ def test_a_stream_of_one_class_does_no_lasting_harm(draw, way: str) -> None:
     right["plain"] = (fed(AGGRESSIVE, way, images[:0], judged) == labels).mean()
     assert right["loose"] < right["plain"] - 0.05  # the attack is one
     assert right["guarded"] >= right["plain"] - 0.02
+
+
+def test_a_stream_of_one_class_teaches_nothing(draw) -> None:
+    """With no guard and thirty times the rate: a batch counts as far as it shows the classes evenly."""
+    judged, labels = draw(400, 2)
+    heedless = replace(AGGRESSIVE, objective="teach", guard=False)
+    plain = (fed(heedless, "steps", judged[:0], judged) == labels).mean()
+    assert (fed(heedless, "steps", draw(13 * 32, 0, digit=3)[0], judged) == labels).mean() >= plain - 0.02

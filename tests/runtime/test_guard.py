@@ -57,10 +57,10 @@ def compared(images: int, differing: float, wrong: float) -> list[guard.Contradi
 
 
 def test_how_much_may_stay() -> None:
-    """Half as often as they are wrong: help. As often: harm. Twice as often: more harm, less stays."""
-    assert guard.may_stay(compared(64, differing=0.125, wrong=0.25)) == 1
-    assert guard.may_stay(compared(64, differing=0.25, wrong=0.25)) == pytest.approx(guard.HELPFUL)
+    """As often as they expect to be wrong: help. Twice as often: harm. Four times: more harm, less stays."""
+    assert guard.may_stay(compared(64, differing=0.25, wrong=0.25)) == 1
     assert guard.may_stay(compared(64, differing=0.5, wrong=0.25)) == pytest.approx(guard.HELPFUL / 2)
+    assert guard.may_stay(compared(64, differing=1.0, wrong=0.25)) == pytest.approx(guard.HELPFUL / 4)
     assert guard.may_stay(compared(guard.FEWEST - 1, differing=1.0, wrong=0.1)) == 1  # too few to tell
     assert guard.may_stay(()) == 1
     assert guard.look_closer(compared(64, 0.25, 0.25)) and not guard.look_closer(compared(64, 0.125, 0.25))
