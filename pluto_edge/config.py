@@ -37,7 +37,7 @@ class AdaptConfig:
             deviation are from the source's (modules with a signature, batches of 16 or more); `both`, the sum,
             with a tenth of the entropy; `teach`, alignment and the cross-entropy with what the blend is sure of.
             With `sam="sample"` it is the entropy: one image has no statistics.
-        ln_lr, ln_momentum: SGD on the affines; None is 0.001 for the entropy, 0.02 for alignment.
+        ln_lr, ln_momentum: SGD on the affines; None is 0.001 for the entropy, 0.02 for the others.
         rho: radius of the sharpness-aware step; 0 is a plain step.
         sam_every: the second gradient of a sharpness-aware step is computed in one step of so many, and what it
             found serves in the others (LookSAM, with `sam="batch"`); 1 is the paper's.

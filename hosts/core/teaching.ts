@@ -18,9 +18,10 @@ export function lessons(probabilities: Matrix): Matrix {
   return sure.map((p, at) => (WEIGHT / rows) * p * (usual / counts[at % cols]!));
 }
 
-/** How evenly the batch shows the classes: 1 if all alike that could be in it, 0 if there is one only. */
+/** How evenly the batch shows the classes: 1 if there are as many as chance would show, 0 if there is one only. */
 export function evenness(probabilities: Matrix): number {
   const { rows, cols } = probabilities;
   const effective = Math.exp(entropy(columnMeans(probabilities)));
-  return Math.min(1, Math.max(0, (effective - 1) / Math.max(Math.min(rows, cols) - 1, 1))) ** 2;
+  const byChance = cols * (1 - (1 - 1 / cols) ** rows);
+  return Math.min(1, Math.max(0, (effective - 1) / Math.max(byChance - 1, 1))) ** 2;
 }

@@ -37,10 +37,12 @@ def lessons(probabilities: Wide) -> Array:
 
 
 def evenness(probabilities: Wide) -> float:
-    """How evenly the batch shows the classes: 1 if all alike that could be in it, 0 if there is one only.
+    """How evenly the batch shows the classes: 1 if there are as many as chance would show, 0 if there is one only.
 
     It is the square of their effective number (exp of the entropy of their shares), counted from the second on.
     """
     count, classes = probabilities.shape
+    by_chance = classes * (1 - (1 - 1 / classes) ** count)
     effective = float(np.exp(entropy(probabilities.mean(axis=0, keepdims=True))[0]))
-    return min(1.0, max(0.0, (effective - 1) / max(min(count, classes) - 1, 1))) ** 2
+    share = (effective - 1) / max(by_chance - 1, 1.0)
+    return float(min(1.0, max(0.0, share)) ** 2)

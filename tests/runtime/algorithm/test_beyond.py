@@ -207,7 +207,7 @@ def test_a_known_domain_has_nothing_to_undo(network: Network, domain: str) -> No
 
 
 def test_a_run_of_one_class_aligns_nothing(network: Network) -> None:
-    """Its statistics are those of the class, whatever the domain is. (This random network says one of nearly all.)"""
+    """Its statistics are those of the class, whatever the domain is. (This random network says one of most.)"""
     config = AdaptConfig(filter=False, guard=False)
     learner = Learner(network, replace(config, sam=None))
     learner.step(batch(network, "other"))  # the first run of a stream is not known for one yet

@@ -96,7 +96,14 @@ def test_a_rare_class_is_heard() -> None:
     ],
 )
 def test_evenness(counts: tuple[int, ...], wanted: float) -> None:
-    assert evenness(certain(*counts)) == pytest.approx(wanted)
+    assert evenness(certain(*counts)) == pytest.approx(wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize("classes", [2, 7, 65, 1000])
+def test_a_shuffled_batch_counts_nearly_in_full_however_many_classes_there_are(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    shown = [evenness(np.eye(classes)[rng.integers(classes, size=64)]) for _ in range(20)]
+    assert np.mean(shown) > 0.75
 
 
 def test_the_head_comes_to_say_what_the_blend_is_sure_of(network: Network, night: ImageBatch) -> None:
