@@ -25,6 +25,13 @@ export class Affines {
     return other.plus(this.plus(other, -1), 1 - share);
   }
 
+  /** No farther from `other` than this share of its norm. */
+  near(other: Affines, radius: number): Affines {
+    const distance = this.plus(other, -1).norm;
+    const most = radius * other.norm;
+    return distance <= most ? this : this.towards(other, 1 - most / distance);
+  }
+
   /** Zero outside of these rows of `width` values. */
   only(rows: readonly number[] | null, width: number): Affines {
     if (rows === null) return this;

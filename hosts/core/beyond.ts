@@ -1,31 +1,24 @@
 /**
- * A step beyond the paper: evidence says who has a say, prototypes help to predict, alignment is what is learned. It
- * has the frame of Algorithm 1 (`step.ts`); `AdaptConfig` switches each part off.
+ * A step beyond the paper: evidence says who has a say, prototypes help to predict, `affine_step.ts` is what is
+ * learned. It has the frame of Algorithm 1 (`step.ts`); `AdaptConfig` switches each part off.
  */
 
-import { type Alignment, align } from "./alignment.js";
+import { ALIGN_FROM, learnBeyond } from "./affine_step.js";
 import type { Continuity } from "./continuity.js";
 import { SHORTLIST, STAKES, trust } from "./evidence.js";
-import { columnMeans, Matrix, max, sum, TINY_32 } from "./linear.js";
+import { Matrix, max, sum, TINY_32 } from "./linear.js";
 import type { AdaptConfig } from "./manifest.js";
-import { every, type Look, type Modules, type Network, type Objective, onlyOf, type Pass } from "./network.js";
+import { type Look, type Modules, type Network, onlyOf, type Pass } from "./network.js";
 import type { ImageBatch } from "./preprocess.js";
 import type { Prototypes } from "./prototypes.js";
 import { type Blend, blend, narrowed, probabilitiesOf, updateSelector } from "./selection.js";
 import { logitsOf, mixedEntropy, select, weights as selectorWeights } from "./selector.js";
-import { current, descend, learnAffines, type Learned, notLearned, reliableBelow, reliableOf, sharpnessAware } from "./sharpness.js";
+import { learnAffines, type Learned, notLearned, reliableBelow } from "./sharpness.js";
 import { type State } from "./state.js";
 import type { Proposal } from "./step.js";
-import { evenness, lessons } from "./teaching.js";
 
 const LITTLE = 0.05; // a module that has less say than this on every image is not run
-export const ALIGN_FROM = 16; // images: the statistics of fewer say nothing
-const ALIGN_RATE = 0.02;
-const BY_CHANCE = 2; // times the loss that chance alone makes: below it there is nothing to undo
 const AT_RANDOM = 0.5; // independence below which a batch shows its classes, and not its domain
-const ENTROPY_SHARE = 0.1; // of the entropy beside alignment
-const FADES = 0.05; // of what was learned, with every step
-const CARRIED_BY = ALIGN_FROM; // images of the batch that tell how a step moves features
 const ROUNDS = 2; // the batch is predicted, learned from, and predicted with what was learned
 
 /** Whether anything here is asked for, and any module has a signature. */
@@ -186,64 +179,10 @@ export async function propose(
   let after: Learned = notLearned(proposed);
   if (aligning && modules.references.has(top)) {
     if (continuity === null || independence >= AT_RANDOM) {
-      after = await aligned(network, proposed, batch, passed, probabilities, threshold, config);
+      after = await learnBeyond(network, proposed, batch, passed, probabilities, threshold, config);
     }
   } else if (config.objective === "entropy" || config.sam === "sample") {
     after = await learnAffines(network, state, proposed, batch, passed, gathered, false, config);
   }
   return { ...after, blend: blended, passed, weights: weight, top, entropyBefore: entropyBefore || entropyAfter, entropyAfter };
-}
-
-/**
- * A sharpness-aware step of the top module towards its source's activations, and what is said of the batch. There is
- * none without a reliable image, nor where the activations are as near as chance lets them be. At λ + ε the same
- * coefficients serve.
- */
-async function aligned(
-  network: Network,
-  state: State,
-  batch: ImageBatch,
-  passed: Pass,
-  probabilities: Matrix,
-  threshold: number,
-  config: AdaptConfig,
-): Promise<Learned> {
-  const name = state.top!;
-  const { signature } = network.modules.references.get(name)!;
-  const reliable = reliableOf(passed, name, threshold).length;
-  if (reliable === 0) return notLearned(state);
-  const source = { mean: signature.activationMean, std: signature.activationStd };
-  const found = align(passed.said.get(name)!.activations!, batch.length, network.manifest.dims.width, source);
-  if (found.excess < BY_CHANCE) return { state, reliable, loss: found.loss, gathering: false };
-  const objective = objectiveOf(found, probabilities, reliable, threshold, config);
-  const first = await network.gradient(batch, every(batch), name, current(network, state, name), objective);
-  const { gradient } = await sharpnessAware(network, state, batch, first, every(batch), config, objective);
-  const next = descend(network, state, name, gradient, config.ln_lr ?? ALIGN_RATE, config);
-  const faded = next.affines.get(name)!.towards(network.modules.get(name).exported, FADES);
-  const moved = { ...next, affines: new Map(next.affines).set(name, faded) };
-  const after = config.prototypes ? await carried(network, moved, batch, passed) : moved;
-  return { state: after, reliable, loss: found.loss, gathering: false };
-}
-
-/** Alignment, and what `AdaptConfig.objective` wants beside it. */
-function objectiveOf(found: Alignment, probabilities: Matrix, reliable: number, threshold: number, config: AdaptConfig): Objective {
-  if (config.objective === "teach") {
-    const even = Math.fround(evenness(probabilities));
-    const target = lessons(probabilities).map((v) => even * v);
-    const [offset, slope] = [found.offset, found.slope].map((values) => values.map((v) => even * v)) as [Float32Array, Float32Array];
-    return { threshold, entropyWeight: 0, offset, slope, target };
-  }
-  const entropyWeight = config.objective === "both" ? ENTROPY_SHARE / reliable : 0;
-  return { threshold, entropyWeight, offset: found.offset, slope: found.slope, target: null };
-}
-
-/** Prototypes were learned among the features of the affines before the step: they move as features do. */
-async function carried(network: Network, state: State, batch: ImageBatch, passed: Pass): Promise<State> {
-  const name = state.top!;
-  const apart = (batch.length - 1) / (CARRIED_BY - 1);
-  const some = Array.from({ length: CARRIED_BY }, (_, i) => Math.floor(i * apart));
-  const after = (await network.run(batch.part(some), state.affines, [name])).said.get(name)!.features;
-  const before = passed.said.get(name)!.features.take(some);
-  const by = columnMeans(after.map((v, at) => v - before.data[at]!));
-  return { ...state, prototypes: state.prototypes.carried(name, by) };
 }

@@ -13,11 +13,12 @@
 import { dot, Matrix, max, mean, sum } from "./linear.js";
 
 const STICKY = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99] as const;
-const INDEPENDENT = 0.997;
+const INDEPENDENT = 0.97;
 const DOUBT = 0.02;
 const ALPHA = 1 / 512;
 const UNSEEN = 0.5; // υ: images of each class that count before the first
 const HORIZON = 4096; // images that what is usual reaches back
+const CAUTION = 5; // the odds that a stream comes in runs are divided by it before neighbours have a say
 const PRIOR = Float64Array.from(STICKY, (s) => (s === 0 ? INDEPENDENT : (1 - INDEPENDENT) / (STICKY.length - 1)));
 
 export class Continuity {
@@ -36,7 +37,8 @@ export class Continuity {
   get say(): Float64Array {
     const sticky = this.weights.map((w, s) => (STICKY[s]! > 0 ? w : 0));
     const total = sum(sticky);
-    const shown = Math.max(total - (1 - INDEPENDENT), 0) / INDEPENDENT;
+    const before = careful(1 - INDEPENDENT);
+    const shown = Math.max(careful(total) - before, 0) / (1 - before);
     return sticky.map((w, s) => (STICKY[s]! > 0 ? (shown * w) / Math.max(total, 1e-300) : 1 - shown));
   }
 
@@ -96,6 +98,11 @@ export class Continuity {
     }
     return { forward, after: new Continuity(belief, weights, counts) };
   }
+}
+
+/** The same with odds that are `CAUTION` times worse. */
+function careful(probability: number): number {
+  return probability / (probability + CAUTION * (1 - probability));
 }
 
 /** What the images after each one say of its class, up to a factor: [S,K] each. */

@@ -1,5 +1,6 @@
 /** Frames one at a time, predicted at once, learned from in batches: `runtime/stream/` without budgets and threads. */
 
+import { ALIGN_FROM } from "./affine_step.js";
 import * as beyond from "./beyond.js";
 import { ChangeDetector } from "./changes.js";
 import { PlutoError } from "./errors.js";
@@ -76,7 +77,7 @@ export class Stream {
     const { learner } = this;
     const { network, config } = learner;
     const image = ImageBatch.of([picture], network.manifest.preprocessing);
-    const aligns = this.batch >= beyond.ALIGN_FROM && config.objective !== "entropy";
+    const aligns = this.batch >= ALIGN_FROM && config.objective !== "entropy";
     const { blend, passed } = await learner.watch(image, aligns && !this.still);
     const prediction = toPrediction(learner.follow(blend), network);
     this.lookOut(blend, passed);

@@ -1,21 +1,16 @@
 /**
  * The module with the most to say is taught what the blend is sure of: runtime/algorithm/teaching.py has the reasons.
- * Classes of which a batch has many weigh less, and a batch counts as far as it shows the classes evenly.
+ * A batch counts as far as it shows the classes evenly.
  */
 
-import { columnMeans, entropy, type Matrix, mean } from "./linear.js";
+import { columnMeans, entropy, type Matrix } from "./linear.js";
 import { SURE } from "./prototypes.js";
 
 const WEIGHT = 12; // of an image's cross-entropy beside the alignment of the batch
-const UNSEEN = 1; // images of every class that count beside the batch
 
 /** Targets [B,K] of a batch's cross-entropy, from what is said of it; zero where that is not sure enough. */
 export function lessons(probabilities: Matrix): Matrix {
-  const { rows, cols } = probabilities;
-  const sure = probabilities.map((p) => (p > SURE ? p : 0));
-  const counts = columnMeans(sure).map((share) => UNSEEN + rows * share);
-  const usual = mean(counts);
-  return sure.map((p, at) => (WEIGHT / rows) * p * (usual / counts[at % cols]!));
+  return probabilities.map((p) => (p > SURE ? (WEIGHT / probabilities.rows) * p : 0));
 }
 
 /** How evenly the batch shows the classes: 1 if there are as many as chance would show, 0 if there is one only. */

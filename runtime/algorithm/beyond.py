@@ -1,9 +1,9 @@
 """A step beyond the paper: evidence says who has a say, prototypes help to predict, alignment is what is learned.
 
 It has the frame of Algorithm 1 (`step.py`), and each part stands alone: `evidence.py` (which domain is this?),
-`prototypes.py` (where are the classes here?), `continuity.py` (does one image tell of the next?), `alignment.py`
-(what the affines should undo), `teaching.py` (what they should learn). `AdaptConfig` switches each one off. Modules
-without a signature know nothing of all this; a runtime of such modules follows the paper.
+`prototypes.py` (where are the classes here?), `continuity.py` (does one image tell of the next?), `affine_step.py`
+(what do the affines learn?). `AdaptConfig` switches each one off. Modules without a signature know nothing of all
+this; a runtime of such modules follows the paper.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,36 +16,25 @@ from pluto_edge._arrays import Wide
 from pluto_edge.config import AdaptConfig
 from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime.algorithm import selector
-from pluto_edge.runtime.algorithm.alignment import Alignment, align
+from pluto_edge.runtime.algorithm.affine_step import ALIGN_FROM, learn_beyond
 from pluto_edge.runtime.algorithm.continuity import Continuity
 from pluto_edge.runtime.algorithm.evidence import SHORTLIST, STAKES, Domains, trust
 from pluto_edge.runtime.algorithm.prototypes import Prototypes
 from pluto_edge.runtime.algorithm.selection import Blend, blend, mixed_entropy, update_selector
 from pluto_edge.runtime.algorithm.sharpness import (
     Learned,
-    current,
-    descend,
     learn_affines,
     reliable_below,
-    sharp_gradient,
 )
 from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.algorithm.step import Proposal
-from pluto_edge.runtime.algorithm.teaching import evenness, lessons
 from pluto_edge.runtime.engine.modules import Modules
 from pluto_edge.runtime.engine.network import Network
-from pluto_edge.runtime.engine.objective import Objective
 from pluto_edge.runtime.engine.passes import Look, Pass
 from pluto_edge.runtime.engine.timing import Stages
 
 LITTLE = 0.05  # a module that has less say than this on every image is not run
-ALIGN_FROM = 16  # images: the statistics of fewer say nothing
-ALIGN_RATE = 0.02
-BY_CHANCE = 2.0  # times the loss that chance alone makes: below it there is nothing to undo
 AT_RANDOM = 0.5  # `Continuity.independence` below which a batch shows its classes, and not its domain
-ENTROPY_SHARE = 0.1  # of the entropy beside alignment
-FADES = 0.05  # of what was learned, with every step: what is not learned again and again is forgotten
-CARRIED_BY = ALIGN_FROM  # images of the batch that tell how a step moves features
 ROUNDS = 2  # the batch is predicted, learned from, and predicted with what was learned
 
 
@@ -228,7 +217,7 @@ def propose(
         if aligning and top in modules.references:
             after_step = Learned(proposed)
             if continuity is None or independence >= AT_RANDOM:
-                after_step = _aligned(network, proposed, batch, passed, probabilities, threshold, config)
+                after_step = learn_beyond(network, proposed, batch, passed, probabilities, threshold, config)
         elif config.objective == "entropy" or config.sam == "sample":
             after_step = learn_affines(network, state, proposed, batch, passed, gathered, False, config)
         else:
@@ -246,64 +235,3 @@ def propose(
         guessed=False,
         gathering=after_step.gathering,
     )
-
-
-def _carried(network: Network, state: State, batch: ImageBatch, passed: Pass) -> State:
-    """Prototypes were learned among the features of the affines before the step: they move as features do."""
-    name = state.top
-    assert name is not None
-    some = np.linspace(0, len(batch) - 1, CARRIED_BY).astype(np.intp)
-    after = network.run(batch.part(some), state.affines, [name]).features[:, 0].astype(np.float64)
-    by = (after - passed.features[some, passed.names.index(name)]).mean(axis=0)
-    return replace(state, prototypes=state.prototypes.carried(name, by))
-
-
-def _aligned(
-    network: Network,
-    state: State,
-    batch: ImageBatch,
-    passed: Pass,
-    probabilities: Wide,
-    threshold: float,
-    config: AdaptConfig,
-) -> Learned:
-    """A sharpness-aware step of the top module towards its source's activations, and what is said of the batch.
-
-    There is none without a reliable image, nor where the activations are as near as chance lets them be: a known
-    domain leaves nothing to undo, and costs no gradient. The loss is of the whole batch, so its gradient at an
-    image is known only from all of them: `passed` has their activations. At λ + ε the same coefficients serve.
-    """
-    name = state.top
-    assert name is not None and passed.activations is not None
-    reference = network.modules.references[name].signature
-    reliable = int((selector.entropy(selector.softmax(passed.of(name))) < threshold).sum())
-    if reliable == 0:
-        return Learned(state)
-    found = align(
-        passed.activations[:, passed.names.index(name)], reference.activation_mean, reference.activation_std
-    )
-    if found.excess < BY_CHANCE:
-        return Learned(state, reliable, found.loss)
-    objective = _objective(found, probabilities, reliable, threshold, config)
-    every = np.arange(len(batch))
-    first = network.gradient(batch, every, name, current(network, state, name), objective)
-    _, gradient, state = sharp_gradient(network, state, batch, first, every, config, objective)
-    rate = ALIGN_RATE if config.ln_lr is None else config.ln_lr
-    after = descend(network, state, name, gradient, rate, config)
-    faded = after.affines[name].towards(network.modules[name].exported, FADES)
-    after = replace(after, affines={**after.affines, name: faded})
-    if config.prototypes:
-        after = _carried(network, after, batch, passed)
-    return Learned(after, reliable, found.loss)
-
-
-def _objective(
-    found: Alignment, probabilities: Wide, reliable: int, threshold: float, config: AdaptConfig
-) -> Objective:
-    """Alignment, and what `AdaptConfig.objective` wants beside it."""
-    if config.objective == "teach":
-        even = np.float32(evenness(probabilities))
-        target = even * lessons(probabilities)
-        return Objective(threshold, 0.0, even * found.offset, even * found.slope, target)
-    weight = ENTROPY_SHARE / reliable if config.objective == "both" else 0.0
-    return Objective(threshold, weight, found.offset, found.slope)

@@ -28,8 +28,9 @@ import numpy as np
 from pluto_edge._arrays import Wide
 
 STICKY = np.array([0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99])
-INDEPENDENT = 0.997  # how sure it is, before any image, that images have nothing to do with each other
+INDEPENDENT = 0.97  # how sure it is, before any image, that images have nothing to do with each other
 DOUBT = 0.02  # that an image says nothing: no single one, however sure, breaks or makes a run
+CAUTION = 5.0  # the odds that a stream comes in runs are divided by it before neighbours have a say
 ALPHA = 1 / 512  # once in so many images a stream changes its habits
 UNSEEN = 0.5  # υ: images of each class that count before the first
 HORIZON = 4096.0  # images that what is usual reaches back
@@ -61,8 +62,10 @@ class Continuity:
         """[S], how much each filter has to say: none but the image itself, until the stream has shown more order
         than was expected of it beforehand."""
         sticky = np.where(STICKY > 0, self.weights, 0.0)
-        shown = max(float(sticky.sum()) - (1 - INDEPENDENT), 0.0) / INDEPENDENT
-        return np.asarray(np.where(STICKY > 0, shown * sticky / max(float(sticky.sum()), 1e-300), 1 - shown))
+        total = float(sticky.sum())
+        before = _careful(1 - INDEPENDENT)
+        shown = max(_careful(total) - before, 0.0) / (1 - before)
+        return np.asarray(np.where(STICKY > 0, shown * sticky / max(total, 1e-300), 1 - shown))
 
     @property
     def independence(self) -> float:
@@ -97,6 +100,11 @@ class Continuity:
             belief = joint / joint.sum(axis=1, keepdims=True)
             beliefs.append(belief)
         return np.stack(beliefs), Continuity(belief, weights, counts)
+
+
+def _careful(probability: float) -> float:
+    """The same with odds that are `CAUTION` times worse."""
+    return probability / (probability + CAUTION * (1 - probability))
 
 
 def _backward(says: Wide) -> Wide:

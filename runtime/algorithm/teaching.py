@@ -5,10 +5,10 @@ batch, where they are sure, is the target of the head's cross-entropy, beside th
 (`alignment.py`). What is learned is only λ: the features move to where the head finds the classes as well, and the
 prototypes, which follow the features, teach from there on.
 
-A pupil that is taught its own guesses may end with one class for everything. Two things stand against that. Classes
-of which a batch has many weigh less, so that none wins by its number. And a batch counts as far as it shows the
-classes evenly: where a stream shows one class for a while, its activations are those of the class and not of the
-domain, and there is nothing to be learned from them.
+A pupil that is taught its own guesses may end with one class for everything. So a batch counts as far as it shows
+the classes evenly: where a stream shows one class for a while, its activations are those of the class and not of
+the domain, and there is nothing to be learned from them. (Classes of which a batch has few do not weigh more: where
+they are rare in the stream, most of what passes for them is something else.)
 (Beyond the paper. The numbers were chosen on development domains: docs/adaptation.md.)
 """
 
@@ -21,19 +21,12 @@ from pluto_edge.runtime.algorithm.selector import entropy
 __all__ = ["evenness", "lessons"]
 
 WEIGHT = 12.0  # of an image's cross-entropy beside the alignment of the batch
-UNSEEN = (
-    1.0  # images of every class that count beside the batch, so that a rare class does not weigh without bounds
-)
 
 
 def lessons(probabilities: Wide) -> Array:
-    """Targets [B,K] of a batch's cross-entropy, from what is said of it; zero where that is not sure enough.
-
-    Rows do not sum to one: images of frequent classes weigh less, and all together at most about `WEIGHT`.
-    """
+    """Targets [B,K] of a batch's cross-entropy, from what is said of it; zero where that is not sure enough."""
     sure = np.where(probabilities > SURE, probabilities, 0.0)
-    counts = UNSEEN + sure.sum(axis=0)
-    return np.asarray(WEIGHT / len(sure) * sure * (counts.mean() / counts), np.float32)
+    return np.asarray(WEIGHT / len(sure) * sure, np.float32)
 
 
 def evenness(probabilities: Wide) -> float:

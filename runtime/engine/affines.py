@@ -29,6 +29,12 @@ class Affines:
         """A share of the way from here to `other`."""
         return other.plus(self.plus(other, -1.0), 1 - share)
 
+    def near(self, other: "Affines", radius: float) -> "Affines":
+        """No farther from `other` than this share of its norm."""
+        distance = self.plus(other, -1.0).norm
+        most = radius * other.norm
+        return self if distance <= most else self.towards(other, 1 - most / distance)
+
     def only(self, rows: tuple[int, ...] | None) -> "Affines":
         """Zero outside `rows`."""
         if rows is None:

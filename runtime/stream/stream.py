@@ -16,7 +16,7 @@ from time import perf_counter
 from pluto_edge.config import AdaptConfig
 from pluto_edge.errors import ConfigError, ImageError, StreamError
 from pluto_edge.preprocess import ImageBatch, Images
-from pluto_edge.runtime.algorithm import beyond
+from pluto_edge.runtime.algorithm.affine_step import ALIGN_FROM
 from pluto_edge.runtime.engine.modules import Loaded
 from pluto_edge.runtime.engine.passes import Pass
 from pluto_edge.runtime.learner import Learner
@@ -84,7 +84,7 @@ class Stream:
         image = ImageBatch(frame, manifest.preprocessing).cropped()
         if len(image) != 1:
             raise ImageError(f"a stream takes one frame at a time, got {len(image)}; Runtime.step takes batches")
-        aligns = self.buffer.batch >= beyond.ALIGN_FROM and self.learner.config.objective != "entropy"
+        aligns = self.buffer.batch >= ALIGN_FROM and self.learner.config.objective != "entropy"
         blend, seen = self.learner.watch(image, activations=aligns and not self.frozen)
         prediction = to_prediction(self.learner.follow(blend), manifest.classes)
         self._timeline.add(self.learner.frames, prediction, asked)

@@ -15,6 +15,7 @@ from pluto_edge.preprocess import ImageBatch
 from pluto_edge.runtime import judging
 from pluto_edge.runtime.algorithm import beyond
 from pluto_edge.runtime.algorithm import step as algorithm
+from pluto_edge.runtime.algorithm.affine_step import ALIGN_FROM
 from pluto_edge.runtime.algorithm.alignment import align
 from pluto_edge.runtime.algorithm.selection import Blend
 from pluto_edge.runtime.algorithm.state import State
@@ -222,7 +223,7 @@ def test_a_run_of_one_class_aligns_nothing(network: Network) -> None:
 
 def test_too_few_images_align_nothing(network: Network) -> None:
     learner = Learner(network, AdaptConfig(filter=False, continuity=False))
-    learner.step(batch(network, "other", beyond.ALIGN_FROM - 1))
+    learner.step(batch(network, "other", ALIGN_FROM - 1))
     assert not learner.state.affines
     assert learner.state.prototypes.modules  # which learn from every image
 

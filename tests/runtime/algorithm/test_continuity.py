@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 from pluto_edge.runtime.algorithm import continuity as module
-from pluto_edge.runtime.algorithm.continuity import DOUBT, INDEPENDENT, STICKY, UNSEEN, Continuity
+from pluto_edge.runtime.algorithm.continuity import CAUTION, DOUBT, INDEPENDENT, STICKY, UNSEEN, Continuity
 
 Wide = NDArray[np.float64]
 
@@ -67,7 +67,8 @@ def test_equals_the_sum_over_all_chains(monkeypatch: pytest.MonkeyPatch) -> None
     found, after = Continuity(weights=even).follow(p)
     weights = totals / totals.sum()
     assert_allclose(after.weights, weights, rtol=1e-12)
-    shown = (weights[1:].sum() - (1 - INDEPENDENT)) / INDEPENDENT
+    prior, seen = (odds / (1 + odds) for odds in ((1 / INDEPENDENT - 1) / CAUTION, (1 / weights[0] - 1) / CAUTION))
+    shown = (seen - prior) / (1 - prior)
     assert 0 < shown < 1
     marginals = np.stack([chains(says, s) for s in STICKY[1:]])
     sticky = np.einsum("s,stk->tk", weights[1:] / weights[1:].sum(), marginals)
