@@ -16,6 +16,7 @@ import { logitsOf, mixedEntropy, select, weights as selectorWeights } from "./se
 import { learnAffines, type Learned, notLearned, reliableBelow } from "./sharpness.js";
 import { type State } from "./state.js";
 import type { Proposal } from "./step.js";
+import { evenness } from "./teaching.js";
 
 const LITTLE = 0.05; // a module that has less say than this on every image is not run
 const AT_RANDOM = 0.5; // independence below which a batch shows its classes, and not its domain
@@ -113,7 +114,8 @@ export function learned(
   times = 1,
 ): Prototypes {
   const kept = narrowed(modules, passed, said.weights);
-  return prototypes.learn(modules.references, passed, kept, probabilities, independence, times);
+  const shown = probabilities.rows >= ALIGN_FROM ? evenness(probabilities) : 1; // few classes: no guide to the domain
+  return prototypes.learn(modules.references, passed, kept, probabilities, independence * shown, times);
 }
 
 /** The blend of the top M: by head and prototypes or, without these, as in the paper. */

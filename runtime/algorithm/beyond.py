@@ -28,6 +28,7 @@ from pluto_edge.runtime.algorithm.sharpness import (
 )
 from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.algorithm.step import Proposal
+from pluto_edge.runtime.algorithm.teaching import evenness
 from pluto_edge.runtime.engine.modules import Modules
 from pluto_edge.runtime.engine.network import Network
 from pluto_edge.runtime.engine.passes import Look, Pass
@@ -152,8 +153,14 @@ def learned(
     independence: float,
     times: float = 1.0,
 ) -> Prototypes:
-    """With these images, as they were blended and predicted; `Prototypes.learn` explains the last two."""
+    """With these images, as they were blended and predicted; `Prototypes.learn` explains the last two.
+
+    A stream's first run cannot be told from a module that says one class of everything. In either case the mean of
+    all images is no guide to how the domain has moved the features; so a batch of few classes counts less for it.
+    """
     kept = blend.weights[:, passed.columns]
+    if len(probabilities) >= ALIGN_FROM:
+        independence *= evenness(probabilities)
     references = modules.references
     return prototypes.learn(passed.names, references, passed.features, kept, probabilities, independence, times)
 
