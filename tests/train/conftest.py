@@ -1,28 +1,12 @@
 """Stores to train into, and runs that are stopped."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import pytest
 
 from pluto_edge.modules import Kind
 from pluto_edge.store import Store
 from pluto_edge.train.trainer import BackboneChoice, create_store
 from tests.shapes import ARCHITECTURE, CLASSES, SIZE
-
-
-@pytest.fixture
-def photos(made: Path) -> Path:
-    """Of the folder that a file's own `made` fills; tests only read them."""
-    return made / "photos"
-
-
-@pytest.fixture
-def store(made: Path, tmp_path: Path) -> Store:
-    """A copy of its own for every test, with what the training kept."""
-    shutil.copytree(made / "store", tmp_path / "store")
-    return Store(tmp_path / "store")
 
 
 def new_store(path: Path, weights: Path, kind: Kind = "adapter", classes: Sequence[str] = CLASSES) -> Store:

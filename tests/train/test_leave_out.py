@@ -1,5 +1,6 @@
 """A store without one of its domains: nothing of it is left, and nothing is trained twice."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,19 @@ def made(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_domain(place / "photos", name)
     trained(place / "store", weights, scan(place / "photos"))
     return place
+
+
+@pytest.fixture
+def photos(made: Path) -> Path:
+    """Tests only read them."""
+    return made / "photos"
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Store:
+    """A copy of its own for every test, with what the training kept."""
+    shutil.copytree(made / "store", tmp_path / "store")
+    return Store(tmp_path / "store")
 
 
 def test_it_is_the_store_that_never_knew_the_target(

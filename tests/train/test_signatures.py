@@ -1,5 +1,6 @@
 """Signatures: in every module's file, of the right images, and added to stores that have none."""
 
+import shutil
 from dataclasses import fields
 from pathlib import Path
 
@@ -32,6 +33,19 @@ def made(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     backbone = ["--backbone", ARCHITECTURE, "--weights", str(weights), "--image-size", str(SIZE)]
     assert main(["train", *where, *backbone, "--epochs", "2", "--batch", "8", "--quiet"]) == 0
     return place
+
+
+@pytest.fixture
+def photos(made: Path) -> Path:
+    """Tests only read them."""
+    return made / "photos"
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Store:
+    """A copy of its own for every test, with what the training kept."""
+    shutil.copytree(made / "store", tmp_path / "store")
+    return Store(tmp_path / "store")
 
 
 def pixels(store: Store, domain: Domain, samples: tuple[Sample, ...]) -> torch.Tensor:
