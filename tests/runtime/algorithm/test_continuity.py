@@ -100,7 +100,7 @@ def test_one_class_for_most_images_is_no_run() -> None:
 @settings(max_examples=30, deadline=None, derandomize=True)
 def test_a_little_of_one_class_in_every_image_is_no_run(seed: int, bias: float) -> None:
     """A blend of many modules is unsure of every image, and leans to one class in all of them: that adds up, and
-    would end in one class for the whole stream. (One such stream in a thousand does lose more, up to 8 points, so the
+    would end in one class for the whole stream. (One such stream in a thousand loses more, up to 8 points: the
     same streams are drawn every time.)"""
     rng = np.random.default_rng(seed)
     truth = rng.integers(10, size=512)
