@@ -79,8 +79,8 @@ def cases() -> list[Case]:
     found = []
     for bundle in ("vpt-fp32", "vpt-int8", "adapter-fp32", "adapter-int8"):
         # kernels round int8 in ways of their own, and teaching makes steps of that, one way or the other
-        taught = AdaptConfig(objective="align" if "int8" in bundle else "teach")
-        found += [Case(f"{bundle}-paper", bundle, PAPER), Case(f"{bundle}-default", bundle, taught)]
+        default = AdaptConfig(objective="align") if "int8" in bundle else AdaptConfig()
+        found += [Case(f"{bundle}-paper", bundle, PAPER), Case(f"{bundle}-default", bundle, default)]
     for name, config in BRANCHES.items():
         found.append(Case(f"adapter-fp32-{name}", "adapter-fp32", config, rounding=10.0 if name == "harm" else 1.0))
     found.append(Case("adapter-fp32-mixed", "adapter-fp32", AdaptConfig(), frames=len(STORY + SEQUEL) * BATCH))

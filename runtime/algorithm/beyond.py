@@ -1,4 +1,4 @@
-"""A step beyond the paper: evidence says who has a say, prototypes help to predict, alignment is what is learned.
+"""A step beyond the paper: evidence says who has a say, prototypes help to predict, the affines align and learn.
 
 It has the frame of Algorithm 1 (`step.py`), and each part stands alone: `evidence.py` (which domain is this?),
 `prototypes.py` (where are the classes here?), `continuity.py` (does one image tell of the next?), `affine_step.py`
@@ -21,11 +21,7 @@ from pluto_edge.runtime.algorithm.continuity import Continuity
 from pluto_edge.runtime.algorithm.evidence import SHORTLIST, STAKES, Domains, trust
 from pluto_edge.runtime.algorithm.prototypes import Prototypes
 from pluto_edge.runtime.algorithm.selection import Blend, blend, mixed_entropy, update_selector
-from pluto_edge.runtime.algorithm.sharpness import (
-    Learned,
-    learn_affines,
-    reliable_below,
-)
+from pluto_edge.runtime.algorithm.sharpness import Learned, learn_affines, reliable_below
 from pluto_edge.runtime.algorithm.state import State
 from pluto_edge.runtime.algorithm.step import Proposal
 from pluto_edge.runtime.algorithm.teaching import evenness
