@@ -5,6 +5,7 @@
     pacs/<domain>/<class>                 as it is in the archive
     cifar/clean/train|val/<class>         1,970 and 30 images a class of CIFAR-10's training split
     cifar-c/<corruption>-5/<class>        test images 0 to 29 of each class, all 15 corruptions
+    cifar-long/<corruption>-5/<class>     test images 40 to 167 of each class, all 15 corruptions: 300 batches of 64
     cifar-probe/<corruption>-5/<class>    test images 30 to 39, corruptions with a module in the continual run
     cifar-source/<corruption>-5/<class>   the same of the validation images, for EATA's Fisher information
     digits/<domain>/train|val/<class>     mnist, mnist_m, usps, svhn and rendered: 200 and 100 images a digit
@@ -46,6 +47,7 @@ def main() -> None:
         "pacs": pacs,
         "cifar": cifar,
         "cifar-c": cifar_c,
+        "cifar-long": cifar_long,
         "cifar-probe": cifar_probe,
         "cifar-source": cifar_source,
         "digits": digits,
@@ -72,6 +74,10 @@ def cifar(archives: Path, out: Path) -> None:
 
 def cifar_c(archives: Path, out: Path) -> None:
     _corrupt(archives, out, NAMES, "test", 0, 30)
+
+
+def cifar_long(archives: Path, out: Path) -> None:
+    _corrupt(archives, out, NAMES, "test", 40, 168)
 
 
 def cifar_probe(archives: Path, out: Path) -> None:

@@ -50,6 +50,7 @@ TUNABLE = ("t3a", "lame", "tent", "sar", "foa")
 COSTLY = ("tent", "eata", "sar", "foa")  # a gradient for every image and module, or more
 PARTS = ("pluto-no-evidence", "pluto-no-prototypes", "pluto-entropy", "pluto-both")
 WILD = (*STILL, "pluto", "pluto-paper", "pluto-joint")  # what is run on every kind of stream
+LONG = ("single", "neo", "t3a", "zero-shot", "pluto-no-step", "pluto")
 FEW_AND_ALL = tuple(f"{n}:top_m={m}" for n in ("pluto-no-step", "pluto-paper-selection") for m in (1, 5, 75))
 NO_STEP_PARTS = ("pluto-no-step:weighting=selector", "pluto-no-step:prototypes=false")
 
@@ -83,17 +84,19 @@ def leave_one_out(name: str, data: str, targets: Sequence[str], **more) -> list[
     ]
 
 
-def continual(methods: Sequence[str], protocol: Protocol) -> list[Group]:
+def continual(
+    methods: Sequence[str], protocol: Protocol, images: str = "cifar-c", limit: int | None = 128
+) -> list[Group]:
     """CIFAR-10-C's corruptions one after another, with modules for four of them; a group for each method."""
     data = RUNS / "data"
     return [
         Group(
             RUNS / "bundles" / "cifar4",
-            data / "cifar-c",
+            data / images,
             CORRUPTIONS,
             (method,),
             protocol,
-            limit=128,
+            limit=limit,
             probe=data / "cifar-probe",
             source=data / "cifar-source",
             store=RUNS / "stores" / "cifar4",
@@ -143,7 +146,7 @@ def tables() -> dict[str, list[Group]]:
         ),
         "pacs-cotta": leave_one_out(
             **pacs["adapter"],
-            methods=("single", "neo", "cotta:views=4", "pluto-no-step", "pluto"),
+            methods=("single", "neo", "foa", "cotta:views=4", "pluto-no-step", "pluto"),
             protocol=once,
             limit=128,
         ),
@@ -158,8 +161,10 @@ def tables() -> dict[str, list[Group]]:
         ),
         "ablation-digits": leave_one_out(**digits, methods=(*PARTS, "pluto", "pluto-no-step"), protocol=online),
         "ablation-pacs": leave_one_out(**pacs["adapter"], methods=PARTS, protocol=online, limit=192),
-        "continual": continual((*STILL, *LEARNING), Protocol(seeds=3, continual=True)),
+        "continual": continual((*STILL, "foa", "pluto"), Protocol(seeds=3, continual=True)),
         "continual-entropy": continual(ENTROPY, Protocol(seeds=1, continual=True)),
+        # 300 batches in one life, most of them of domains without a module
+        "continual-long": continual(LONG, Protocol(seeds=1, continual=True), "cifar-long", None),
         "modules": many_modules("cifar75"),
         "modules-bare": many_modules("cifar75-bare"),
         "known-conditions": [Group(camera, meter, (t,), (*WILD, "foa"), online, limit=600) for t in KNOWN],
@@ -184,7 +189,7 @@ def tables() -> dict[str, list[Group]]:
         found[f"few-digits-{shots}"] = leave_one_out(
             **digits, methods=(*STILL, "pluto", "pluto-joint"), protocol=few
         )
-        found[f"few-pacs-{shots}"] = leave_one_out(**pacs["adapter"], methods=STILL, protocol=few)
+        found[f"few-pacs-{shots}"] = leave_one_out(**pacs["adapter"], methods=(*STILL, "pluto"), protocol=few)
     return found
 
 

@@ -6,7 +6,7 @@
 import { columnMeans, entropy, type Matrix } from "./linear.js";
 import { SURE } from "./prototypes.js";
 
-const WEIGHT = 12; // of an image's cross-entropy beside the alignment of the batch
+const WEIGHT = 3; // of an image's cross-entropy beside the alignment of the batch
 
 /** Targets [B,K] of a batch's cross-entropy, from what is said of it; zero where that is not sure enough. */
 export function lessons(probabilities: Matrix): Matrix {

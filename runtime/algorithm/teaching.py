@@ -20,7 +20,7 @@ from pluto_edge.runtime.algorithm.selector import entropy
 
 __all__ = ["evenness", "lessons"]
 
-WEIGHT = 12.0  # of an image's cross-entropy beside the alignment of the batch
+WEIGHT = 3.0  # of an image's cross-entropy beside the alignment of the batch
 
 
 def lessons(probabilities: Wide) -> Array:

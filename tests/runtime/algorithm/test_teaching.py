@@ -111,7 +111,7 @@ def test_the_head_comes_to_say_what_the_blend_is_sure_of(network: Network, night
         learner = Learner(network, config)
         target = torch.from_numpy(lessons(learner.predict(night)[0].probabilities))
         losses = []
-        for _ in range(6):
+        for _ in range(20):
             logits = network.run(night, learner.state.affines, [MODULE]).of(MODULE)
             losses.append(float(-(target * torch.log_softmax(torch.from_numpy(logits), dim=1)).sum()))
             learner.step(night)
