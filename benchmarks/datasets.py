@@ -6,6 +6,7 @@
     cifar/clean/train|val/<class>         1,970 and 30 images a class of CIFAR-10's training split
     cifar-c/<corruption>-5/<class>        test images 0 to 29 of each class, all 15 corruptions
     cifar-long/<corruption>-5/<class>     test images 40 to 167 of each class, all 15 corruptions: 300 batches of 64
+    cifar-dev/<corruption>-<3|4>/<class>  test images 300 to 325, ten corruptions: development conditions
     cifar-probe/<corruption>-5/<class>    test images 30 to 39, corruptions with a module in the continual run
     cifar-source/<corruption>-5/<class>   the same of the validation images, for EATA's Fisher information
     digits/<domain>/train|val/<class>     mnist, mnist_m, usps, svhn and rendered: 200 and 100 images a digit
@@ -32,6 +33,10 @@ from pluto_edge.train.corruptions import NAMES
 
 SEVERITY = "5"
 SOURCES = ("snow", "frost", "fog", "brightness")
+DEVELOPMENT = {
+    "3": ("gaussian_noise", "glass_blur", "frost", "fog", "contrast", "elastic_transform"),
+    "4": ("impulse_noise", "defocus_blur", "pixelate", "jpeg_compression"),
+}
 DIGITS = ("mnist", "mnist_m", "usps", "svhn")
 DIGIT_IMAGES = {"train": 200, "val": 100}
 METER_IMAGES = 250
@@ -48,6 +53,7 @@ def main() -> None:
         "cifar": cifar,
         "cifar-c": cifar_c,
         "cifar-long": cifar_long,
+        "cifar-dev": cifar_dev,
         "cifar-probe": cifar_probe,
         "cifar-source": cifar_source,
         "digits": digits,
@@ -78,6 +84,11 @@ def cifar_c(archives: Path, out: Path) -> None:
 
 def cifar_long(archives: Path, out: Path) -> None:
     _corrupt(archives, out, NAMES, "test", 40, 168)
+
+
+def cifar_dev(archives: Path, out: Path) -> None:
+    for severity, names in DEVELOPMENT.items():
+        _corrupt(archives, out, names, "test", 300, 326, severity)
 
 
 def cifar_probe(archives: Path, out: Path) -> None:
@@ -135,10 +146,12 @@ def _copy(file: Path, inside: str, out: Path, first: int, last: int) -> None:
                 (out / name / path.name).write_bytes(archive.read(str(path)))
 
 
-def _corrupt(archives: Path, out: Path, names: tuple[str, ...], split: str, first: int, last: int) -> None:
+def _corrupt(
+    archives: Path, out: Path, names: tuple[str, ...], split: str, first: int, last: int, severity: str = SEVERITY
+) -> None:
     with tempfile.TemporaryDirectory() as clean:
         _copy(archives / "cifar10.zip", split, Path(clean), first, last)
-        pluto(["corrupt", clean, "--out", str(out), "--corruptions", ",".join(names), "--severities", SEVERITY])
+        pluto(["corrupt", clean, "--out", str(out), "--corruptions", ",".join(names), "--severities", severity])
 
 
 if __name__ == "__main__":

@@ -41,6 +41,10 @@ CORRUPTIONS = tuple(f"{name}-5" for name in NAMES)
 CONDITIONS = ("clear", "fog", "glare", "motion_blur", "rain_drops", "low_light", "sensor_noise", "frost")
 KNOWN = ("clear", "colour_background", "fog", "low_light", "motion_blur", "sensor_noise")
 UNSEEN = ("glare", "rain_drops", "frost")
+DEVELOPMENT = (
+    *("gaussian_noise-3", "impulse_noise-4", "defocus_blur-4", "glass_blur-3", "frost-3"),
+    *("fog-3", "contrast-3", "elastic_transform-3", "pixelate-4", "jpeg_compression-4"),
+)
 
 # what costs one pass over the images
 STILL = ("single", "neo", "t3a", "lame", "pluto-no-step", "zero-shot", "pluto-paper-selection")
@@ -85,7 +89,11 @@ def leave_one_out(name: str, data: str, targets: Sequence[str], **more) -> list[
 
 
 def continual(
-    methods: Sequence[str], protocol: Protocol, images: str = "cifar-c", limit: int | None = 128
+    methods: Sequence[str],
+    protocol: Protocol,
+    images: str = "cifar-c",
+    limit: int | None = 128,
+    targets: tuple[str, ...] = CORRUPTIONS,
 ) -> list[Group]:
     """CIFAR-10-C's corruptions one after another, with modules for four of them; a group for each method."""
     data = RUNS / "data"
@@ -93,7 +101,7 @@ def continual(
         Group(
             RUNS / "bundles" / "cifar4",
             data / images,
-            CORRUPTIONS,
+            targets,
             (method,),
             protocol,
             limit=limit,
@@ -165,6 +173,13 @@ def tables() -> dict[str, list[Group]]:
         "continual-entropy": continual(ENTROPY, Protocol(seeds=1, continual=True)),
         # 300 batches in one life, most of them of domains without a module
         "continual-long": continual(LONG, Protocol(seeds=1, continual=True), "cifar-long", None),
+        "continual-dev": continual(
+            ("pluto-no-step", "pluto-align", "pluto"),
+            Protocol(seeds=3, continual=True),
+            "cifar-dev",
+            256,
+            DEVELOPMENT,
+        ),
         "modules": many_modules("cifar75"),
         "modules-bare": many_modules("cifar75-bare"),
         "known-conditions": [Group(camera, meter, (t,), (*WILD, "foa"), online, limit=600) for t in KNOWN],
