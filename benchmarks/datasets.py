@@ -26,6 +26,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 from PIL import Image
+from tables import DEVELOPMENT
 
 from pluto_edge._files import whole_folder
 from pluto_edge.cli import main as pluto
@@ -33,10 +34,6 @@ from pluto_edge.train.corruptions import NAMES
 
 SEVERITY = "5"
 SOURCES = ("snow", "frost", "fog", "brightness")
-DEVELOPMENT = {
-    "3": ("gaussian_noise", "glass_blur", "frost", "fog", "contrast", "elastic_transform"),
-    "4": ("impulse_noise", "defocus_blur", "pixelate", "jpeg_compression"),
-}
 DIGITS = ("mnist", "mnist_m", "usps", "svhn")
 DIGIT_IMAGES = {"train": 200, "val": 100}
 METER_IMAGES = 250
@@ -87,8 +84,9 @@ def cifar_long(archives: Path, out: Path) -> None:
 
 
 def cifar_dev(archives: Path, out: Path) -> None:
-    for severity, names in DEVELOPMENT.items():
-        _corrupt(archives, out, names, "test", 300, 326, severity)
+    for name in DEVELOPMENT:
+        corruption, severity = name.rsplit("-", 1)
+        _corrupt(archives, out, (corruption,), "test", 300, 326, severity)
 
 
 def cifar_probe(archives: Path, out: Path) -> None:

@@ -41,7 +41,7 @@ CORRUPTIONS = tuple(f"{name}-5" for name in NAMES)
 CONDITIONS = ("clear", "fog", "glare", "motion_blur", "rain_drops", "low_light", "sensor_noise", "frost")
 KNOWN = ("clear", "colour_background", "fog", "low_light", "motion_blur", "sensor_noise")
 UNSEEN = ("glare", "rain_drops", "frost")
-DEVELOPMENT = (
+DEVELOPMENT = (  # of CIFAR-10, in the order in which they come
     *("gaussian_noise-3", "impulse_noise-4", "defocus_blur-4", "glass_blur-3", "frost-3"),
     *("fog-3", "contrast-3", "elastic_transform-3", "pixelate-4", "jpeg_compression-4"),
 )
